@@ -1,0 +1,52 @@
+//! Formulas on boxes: their one home in Rust.
+
+/// `dw` and `dh` are capped here before the exponential, so that a box grows at most 62.5-fold: `ln(1000 / 16)`.
+pub(crate) const MAX_LOG_SCALE: f32 = 4.135_166_6;
+
+/// Area of an xyxy box, without "+1".
+pub(crate) fn area(b: [f32; 4]) -> f32 {
+    (b[2] - b[0]) * (b[3] - b[1])
+}
+
+/// Intersection over union of two xyxy boxes; NaN when both are empty.
+pub(crate) fn iou(a: [f32; 4], b: [f32; 4]) -> f32 {
+    let width = (a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
+    let height = (a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
+    let intersection = width * height;
+    intersection / (area(a) + area(b) - intersection)
+}
+
+/// Applies deltas `[dx, dy, dw, dh]`, divided by `weights`, to a reference box (Girshick et al. 2014, appendix C).
+pub(crate) fn decode(deltas: [f32; 4], reference: [f32; 4], weights: [f32; 4]) -> [f32; 4] {
+    let width = reference[2] - reference[0];
+    let height = reference[3] - reference[1];
+    let center_x = reference[0] + 0.5 * width;
+    let center_y = reference[1] + 0.5 * height;
+    let log_width = cap(deltas[2] / weights[2]);
+    let log_height = cap(deltas[3] / weights[3]);
+    let new_x = deltas[0] / weights[0] * width + center_x;
+    let new_y = deltas[1] / weights[1] * height + center_y;
+    let half_width = 0.5 * (log_width.exp() * width);
+    let half_height = 0.5 * (log_height.exp() * height);
+    [new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height]
+}
+
+/// Minimum with [`MAX_LOG_SCALE`] that lets NaN through, so that a diverged model does not look healthy.
+fn cap(value: f32) -> f32 {
+    if value > MAX_LOG_SCALE { MAX_LOG_SCALE } else { value }
+}
+
+/// Clips an xyxy box to `[0, width] × [0, height]`. NaN stays NaN.
+pub(crate) fn clip(b: [f32; 4], width: f32, height: f32) -> [f32; 4] {
+    [
+        b[0].clamp(0.0, width),
+        b[1].clamp(0.0, height),
+        b[2].clamp(0.0, width),
+        b[3].clamp(0.0, height),
+    ]
+}
+
+/// Whether all corners are finite and both sides have at least `min_side` pixels.
+pub(crate) fn is_usable(b: [f32; 4], min_side: f32) -> bool {
+    b.iter().all(|c| c.is_finite()) && b[2] - b[0] >= min_side && b[3] - b[1] >= min_side
+}

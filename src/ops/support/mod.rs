@@ -1,0 +1,7 @@
+//! What all ops share. Ops don't call ops; a formula that two of them need has its one home here.
+
+pub(crate) mod check;
+pub(crate) mod geometry;
+pub(crate) mod parallel;
+#[cfg(test)]
+pub(crate) mod testing;

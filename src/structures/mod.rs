@@ -1,0 +1,16 @@
+//! What passes between rooms: plain structs, complete on construction, no logic beyond their invariants.
+//!
+//! On the device every shape follows from input shapes and the configuration alone: a capacity and a count of
+//! valid slots, never "as many as survived". Slots from the count on are zero.
+
+mod detections;
+mod features;
+mod image;
+mod mask;
+mod slots;
+
+pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
+pub use features::{FeatureLevel, FeatureMaps};
+pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
+pub use mask::{Mask, MaskRegion, Polygon, Rle};
+pub use slots::{DetectionBatch, Instances, Proposals};
