@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod geometry;
+pub(crate) mod order;
 pub(crate) mod parallel;
 #[cfg(test)]
 pub(crate) mod testing;
