@@ -45,6 +45,19 @@ impl<'a> Argument<'a> {
         })
     }
 
+    /// Requires a device, which is that of prepared weights.
+    pub fn on_device(self, device: &Device) -> Result<Self> {
+        if self.tensor.device().same_device(device) {
+            return Ok(self);
+        }
+        Err(Error::Device {
+            op: self.op,
+            argument: self.name,
+            expected: format!("{:?}", device.location()),
+            found: format!("{:?}", self.tensor.device().location()),
+        })
+    }
+
     /// Requires a number of dimensions, and returns them. `expected` is what the error shows, such as `[N, K, 4]`.
     pub fn dims<const RANK: usize>(self, expected: &str) -> Result<[usize; RANK]> {
         self.tensor.dims().try_into().map_err(|_| self.shape_error(expected))
@@ -107,4 +120,15 @@ pub(crate) fn with_slice<T: WithDType, R>(
 ) -> Result<R> {
     lend!(tensor: T);
     Ok(use_values(tensor))
+}
+
+/// Like [`with_slice`], for an argument that may be absent.
+pub(crate) fn with_optional_slice<T: candle_core::WithDType, R>(
+    tensor: Option<&Tensor>,
+    use_values: impl FnOnce(Option<&[T]>) -> R,
+) -> Result<R> {
+    match tensor {
+        Some(tensor) => with_slice(tensor, |values| use_values(Some(values))),
+        None => Ok(use_values(None)),
+    }
 }
