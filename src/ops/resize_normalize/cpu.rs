@@ -71,13 +71,16 @@ struct Tap {
     fraction: f32,
 }
 
-/// Where output `index` of `output` falls among `input` rows. The order of operations is torch's.
+/// Where output `index` of `output` falls among `input` rows.
+///
+/// The position is rounded once, as in torch, whose kernels are built with fused multiply-add: rounding the product too
+/// moves samples by up to 1.2e-4 pixels at a width of 4000.
 fn tap(index: usize, input: usize, output: usize) -> Tap {
     if input == output {
         return Tap { low: index, high: index, fraction: 0.0 };
     }
     let step = input as f32 / output as f32;
-    let at = (step * (index as f32 + 0.5) - 0.5).max(0.0);
+    let at = step.mul_add(index as f32 + 0.5, -0.5).max(0.0);
     let low = (at as usize).min(input - 1);
     let fraction = (at - low as f32).clamp(0.0, 1.0);
     Tap { low, high: (low + 1).min(input - 1), fraction }

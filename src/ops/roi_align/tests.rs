@@ -12,9 +12,13 @@ fn counting_map(side: usize) -> Tensor {
     Tensor::arange(1f32, cells + 1.0, &Device::Cpu).unwrap().reshape((1, side, side, 1)).unwrap()
 }
 
+fn boxes_tensor(boxes: &[[f32; 4]], shape: (usize, usize, usize)) -> Tensor {
+    Tensor::from_slice(boxes.as_flattened(), shape, &Device::Cpu).unwrap()
+}
+
 fn one_image(boxes: &[[f32; 4]]) -> (Tensor, Tensor) {
-    let boxes_tensor = Tensor::new(boxes, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
-    (boxes_tensor, Tensor::new(&[boxes.len() as u32], &Device::Cpu).unwrap())
+    let counts = Tensor::new(&[boxes.len() as u32], &Device::Cpu).unwrap();
+    (boxes_tensor(boxes, (1, boxes.len(), 4)), counts)
 }
 
 /// Pools 2×2 cells of one box from a map at scale 1.
@@ -83,7 +87,7 @@ fn agrees_with_the_definition() {
         [0.0, 0.0, f32::INFINITY, 10.0],
         [-3e38, -3e38, 3e38, 3e38],
     ]);
-    let boxes = Tensor::new(boxes, &Device::Cpu).unwrap().reshape((2, 20, 4)).unwrap();
+    let boxes = boxes_tensor(&boxes, (2, 20, 4));
     let refs: Vec<&Tensor> = levels.iter().collect();
     for (output, sampling, counts) in
         [(7, 2, [20u32, 20]), (14, 2, [3, 17]), (3, 3, [20, 0]), (1, 1, [0, 0])]
@@ -177,7 +181,7 @@ fn a_box_without_area_has_a_side_of_one_cell() {
 
 #[test]
 fn samples_outside_are_zero() {
-    let map = counting_map(5);
+    let map = (counting_map(5) - 1.0).unwrap();
     assert_near(&pool_one(&map, [4.0, 4.0, 8.0, 8.0], 2), &[6.0, 0.0, 0.0, 0.0]);
     assert_near(&pool_one(&map, [10.0, 10.0, 12.0, 12.0], 2), &[0.0; 4]);
     assert_near(&pool_one(&map, [-2.0, -2.0, 1.0, 1.0], 2), &[0.0, 0.15625, 0.78125, 1.875]);
