@@ -34,13 +34,18 @@ impl<'a> Argument<'a> {
 
     /// Requires the device of another argument.
     pub fn same_device(self, other: &Tensor) -> Result<Self> {
-        if self.tensor.device().same_device(other.device()) {
+        self.on(other.device())
+    }
+
+    /// Requires a device.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        if self.tensor.device().same_device(device) {
             return Ok(self);
         }
         Err(Error::Device {
             op: self.op,
             argument: self.name,
-            expected: format!("{:?}", other.device().location()),
+            expected: format!("{:?}", device.location()),
             found: format!("{:?}", self.tensor.device().location()),
         })
     }
