@@ -1,13 +1,21 @@
 //! Mask R-CNN in pure Rust on candle.
 #![warn(missing_docs)]
 
+pub mod backbone;
 pub mod config;
+mod detector;
 mod error;
 mod image_input;
+pub mod layers;
 pub mod ops;
 mod progress;
+pub mod roi_heads;
+pub mod rpn;
 pub mod structures;
+pub mod transform;
 
+pub use detector::{Detector, DetectorBuilder, GeneralizedRcnn, Settings, Weights};
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::ImageInput;
 pub use progress::{Event, Progress, Silent};
+pub use rpn::anchor_utils;

@@ -4,6 +4,7 @@
 //! valid slots, never "as many as survived". Slots from the count on are zero.
 
 mod detections;
+mod download;
 mod features;
 mod image;
 mod mask;
