@@ -7,7 +7,7 @@ mod common;
 use candle_core::Tensor;
 use candle_detection::structures::{BatchGeometry, FeatureMaps, Proposals};
 use candle_detection::{GeneralizedRcnn, ImageInput, transform};
-use common::{Fixture, channels_last, largest_difference, largest_value, values};
+use common::{Fixture, largest_difference, largest_value, values};
 
 /// Features and logits: difference relative to the largest value.
 const RELATIVE: f32 = 1e-4;

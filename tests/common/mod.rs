@@ -59,7 +59,7 @@ impl Fixture {
             .map(|pixels| {
                 let (height, width, _) = pixels.dims3().unwrap();
                 let bytes: Vec<u8> = pixels.flatten_all().unwrap().to_vec1().unwrap();
-                ImageInput::from_rgb8(width as u32, height as u32, bytes).unwrap()
+                ImageInput::from_rgb8(width, height, bytes).unwrap()
             })
             .collect()
     }
