@@ -5,6 +5,7 @@ pub mod backbone;
 pub mod checkpoint;
 pub mod config;
 mod detector;
+pub mod device;
 mod error;
 mod image_input;
 pub mod layers;
