@@ -12,5 +12,5 @@ mod slots;
 pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
-pub use mask::{Mask, MaskRegion, Polygon, Rle};
+pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
 pub use slots::{DetectionBatch, Instances, Proposals};
