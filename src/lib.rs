@@ -9,5 +9,5 @@ mod progress;
 pub mod structures;
 
 pub use error::{Error, Mismatches, Result, WrongShape};
-pub use image_input::ImageInput;
+pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};
