@@ -7,6 +7,8 @@ mod image_input;
 pub mod ops;
 mod progress;
 pub mod structures;
+#[cfg(feature = "visualize")]
+pub mod visualize;
 
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
