@@ -50,7 +50,7 @@ const REFERENCE_SIDE: f32 = 554.0;
 const REFERENCE_LINE: f32 = 2.0;
 const REFERENCE_FONT: f32 = 16.0;
 /// Smaller text can't be read.
-const SMALLEST_FONT: f32 = 11.0;
+const SMALLEST_FONT: f32 = 9.0;
 
 /// Draws detections onto the image that they were found in.
 ///
