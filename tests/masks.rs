@@ -366,3 +366,33 @@ proptest! {
         }
     }
 }
+
+/// COCO's own fill of polygons, as evaluation tools apply it to segmentations.
+#[cfg(feature = "eval")]
+#[test]
+fn coco_fills_outer_outlines_exactly() {
+    let mut filled = 0;
+    for Case { mask, .. } in reference_cases() {
+        let ImageSize { height, width } = mask.image_size();
+        let outer: Vec<Polygon> = mask
+            .to_polygons(0.5)
+            .into_iter()
+            .filter(|polygon| polygon.kind == PolygonKind::Outer)
+            .collect();
+        let coordinates: Vec<Vec<f64>> =
+            outer.iter().map(|p| p.to_coco().into_iter().map(f64::from).collect()).collect();
+        if coordinates.is_empty() {
+            continue;
+        }
+        let rle = hotcoco::mask::fr_polys(&coordinates, height as u32, width as u32).unwrap();
+        // Each outer outline by itself, holes and what lies in them filled.
+        let mut expected = GrayImage::new(width as u32, height as u32);
+        for polygon in &outer {
+            let fill = even_odd(std::slice::from_ref(polygon), mask.image_size());
+            expected.iter_mut().zip(fill.iter()).for_each(|(all, one)| *all |= one);
+        }
+        assert_eq!(rle.counts, Rle::from_bitmap(&expected).unwrap().counts);
+        filled += 1;
+    }
+    assert!(filled > 40);
+}

@@ -138,42 +138,51 @@ fn draw_mask(
 fn classify(region: &MaskRegion, threshold: f32, line: u32) -> Vec<u8> {
     let inside = |&p: &f32| if p > threshold { INSIDE } else { OUTSIDE };
     let mut kinds: Vec<u8> = region.probabilities.iter().map(inside).collect();
-    let (width, height) = (region.width, region.height);
-    if width == 0 {
-        return kinds;
-    }
-    let mut border = Vec::new();
-    for round in 0..line {
-        border.clear();
-        for y in 0..height {
-            for x in 0..width {
-                let at = y * width + x;
-                if kinds[at] != INSIDE {
-                    continue;
-                }
-                let (left, right, up, down) = (x > 0, x + 1 < width, y > 0, y + 1 < height);
-                let open = |there: bool, at: usize| there && kinds[at] != INSIDE;
-                // Four and eight neighbours in turn: an octagon, close to a circle. Ends of the region are ends of the
-                // image or have a neighbour outside anyway, and an outline along the image's end would mislead.
-                let beside = open(left, at.wrapping_sub(1))
-                    || open(right, at + 1)
-                    || open(up, at.wrapping_sub(width))
-                    || open(down, at + width);
-                let across = round % 2 == 1
-                    && (open(left && up, at.wrapping_sub(width + 1))
-                        || open(right && up, at.wrapping_sub(width) + 1)
-                        || open(left && down, (at + width).wrapping_sub(1))
-                        || open(right && down, at + width + 1));
-                if beside || across {
-                    border.push(at);
-                }
-            }
-        }
+    // A region's end is the image's or has nothing inside; an outline along the image's end would mislead.
+    let outside = |at: usize| kinds[at] == OUTSIDE;
+    let mut border: Vec<usize> = (0..kinds.len())
+        .filter(|&at| !outside(at) && neighbors(region, at, &BESIDE).any(outside))
+        .collect();
+    for round in 1..=line {
         for &at in &border {
             kinds[at] = EDGE;
         }
+        if round == line || border.is_empty() {
+            break;
+        }
+        // Four and eight neighbours in turn grow an octagon, close to a circle.
+        let steps: &[(isize, isize)] = if round % 2 == 1 { &AROUND } else { &BESIDE };
+        let mut next = Vec::new();
+        for &at in &border {
+            for neighbor in neighbors(region, at, steps) {
+                if kinds[neighbor] == INSIDE {
+                    kinds[neighbor] = EDGE;
+                    next.push(neighbor);
+                }
+            }
+        }
+        border = next;
     }
     kinds
+}
+
+const BESIDE: [(isize, isize); 4] = [(-1, 0), (1, 0), (0, -1), (0, 1)];
+const AROUND: [(isize, isize); 8] =
+    [(-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, -1), (-1, 1), (1, 1)];
+
+/// Indices of a pixel's neighbours within the region.
+fn neighbors(
+    region: &MaskRegion,
+    at: usize,
+    steps: &[(isize, isize)],
+) -> impl Iterator<Item = usize> {
+    let (width, height) = (region.width, region.height);
+    let (x, y) = (at % width, at / width);
+    steps.iter().filter_map(move |&(dx, dy)| {
+        let x = x.checked_add_signed(dx).filter(|&x| x < width)?;
+        let y = y.checked_add_signed(dy).filter(|&y| y < height)?;
+        Some(y * width + x)
+    })
 }
 
 #[cfg(test)]

@@ -106,6 +106,24 @@ fn boxes_masks_and_labels_have_the_color_of_their_class() {
 }
 
 #[test]
+fn outlines_are_as_wide_as_asked() {
+    // A square of 9 × 9 in a region of 11 × 11 whose right part is cut off by the image.
+    let probabilities = (0..121)
+        .map(|i| if (1..10).contains(&(i / 11)) && i % 11 > 0 { 1.0 } else { 0.0 })
+        .collect();
+    let region = MaskRegion { x: 0, y: 0, width: 11, height: 11, probabilities };
+    for line in 1..=4u32 {
+        let kinds = classify(&region, 0.5, line);
+        let row = &kinds[5 * 11..][..11];
+        let edge = line as usize;
+        assert_eq!(row[0], OUTSIDE);
+        assert!(row[1..=edge].iter().all(|&kind| kind == EDGE), "{line}: {row:?}");
+        assert!(row[edge + 1..].iter().all(|&kind| kind == INSIDE), "{line}: {row:?}");
+    }
+    assert_eq!(classify(&region, 0.5, 9).iter().filter(|&&kind| kind == EDGE).count(), 90);
+}
+
+#[test]
 fn hopeless_images_and_boxes() {
     let nan = f32::NAN;
     for (width, height) in [(1, 1), (2, 1), (1, 300), (12, 9), (0, 0)] {
@@ -130,7 +148,7 @@ fn hopeless_images_and_boxes() {
         for (size, line) in [(nan, u32::MAX), (0.0, 0), (1e30, 7), (-1.0, 1)] {
             let style = Style {
                 font_size: Some(size),
-                line_width: Some(line.min(1000)),
+                line_width: Some(line),
                 mask_opacity: size,
                 ..Style::default()
             };
