@@ -14,7 +14,8 @@ mod progress;
 pub mod roi_heads;
 pub mod rpn;
 pub mod structures;
-pub mod transform;
+#[cfg(feature = "visualize")]
+pub mod visualize;
 
 pub use checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
 pub use detector::{Detector, DetectorBuilder, GeneralizedRcnn, Settings, Weights};
