@@ -1,7 +1,6 @@
 //! Mask R-CNN in pure Rust on candle.
 #![warn(missing_docs)]
 
-pub mod backbone;
 pub mod checkpoint;
 pub mod config;
 mod detector;
@@ -18,7 +17,6 @@ pub mod structures;
 pub mod visualize;
 
 pub use checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
-pub use detector::{Detector, DetectorBuilder, GeneralizedRcnn, Settings, Weights};
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};
