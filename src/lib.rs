@@ -3,6 +3,8 @@
 
 pub mod config;
 mod error;
+#[cfg(feature = "eval")]
+pub mod eval;
 mod image_input;
 pub mod ops;
 mod progress;
