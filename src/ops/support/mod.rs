@@ -1,7 +1,10 @@
 //! What all ops share. Ops don't call ops; a formula that two of them need has its one home here.
 
+pub(crate) mod activation;
 pub(crate) mod check;
+pub(crate) mod cpu;
 pub(crate) mod geometry;
+pub(crate) mod order;
 pub(crate) mod parallel;
 #[cfg(test)]
 pub(crate) mod testing;

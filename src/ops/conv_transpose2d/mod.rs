@@ -1,0 +1,133 @@
+//! Transposed convolution that doubles height and width, with bias and activation in the same pass.
+
+mod cpu;
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::support::activation::Activation;
+use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::product::PackedMatrix;
+use crate::error::Result;
+
+const OP: &str = "conv_transpose2d";
+
+/// The weights of a transposed convolution, laid out once for one device. A clone shares them.
+#[derive(Debug, Clone)]
+pub struct PreparedConvTranspose2d {
+    /// `[I, O]`.
+    dims: [usize; 2],
+    device: Device,
+    weights: Arc<PackedMatrix>,
+}
+
+impl PreparedConvTranspose2d {
+    /// Lays out the weights of a transposed convolution. The tensors given are not kept.
+    ///
+    /// # Shapes
+    /// | argument | shape | dtype |
+    /// | --- | --- | --- |
+    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32 |
+    /// | `bias` | `[O]` | f32 |
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let expected = "[I, O, 2, 2], all at least 1";
+        let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
+        let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
+        if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
+            return Err(checked.shape_error(expected));
+        }
+        argument(OP, "bias", bias)
+            .dtype(DType::F32)?
+            .same_device(weight)?
+            .shape(&[outputs], "[O]")?;
+        let dims = [inputs, outputs];
+        let weights = match weight.device() {
+            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
+                with_slice::<f32, _>(bias, |bias| cpu::prepare(weight, dims, bias))
+            })??,
+            other => return Err(unsupported(OP, other)),
+        };
+        Ok(Self { dims, device: weight.device().clone(), weights: Arc::new(weights) })
+    }
+
+    /// Channels of the output, `O`.
+    pub fn out_channels(&self) -> usize {
+        self.dims[1]
+    }
+
+    /// Channels of the input, `I`.
+    pub fn in_channels(&self) -> usize {
+        self.dims[0]
+    }
+
+    /// The device that the weights were laid out for.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// Doubles height and width of features with learned weights.
+///
+/// `out[n, 2y + dy, 2x + dx, o] = activation(bias[o] + Σ weight[i, o, dy, dx] · input[n, y, x, i])` for `dy`, `dx`
+/// in 0 and 1: a transposed convolution with a 2×2 window, stride 2 and no padding.
+///
+/// # Shapes
+/// | argument | shape | dtype |
+/// | --- | --- | --- |
+/// | `input` | `[N, H, W, I]` | f32 |
+/// | returns | `[N, 2H, 2W, O]` | f32 |
+///
+/// # Devices
+/// CPU, on the threads of the current rayon pool.
+///
+/// # Gradients
+/// None.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
+///
+/// # Example
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_detection::ops::{Activation, PreparedConvTranspose2d, conv_transpose2d};
+///
+/// let weight = Tensor::ones((4, 6, 2, 2), DType::F32, &Device::Cpu)?;
+/// let bias = Tensor::zeros(6, DType::F32, &Device::Cpu)?;
+/// let prepared = PreparedConvTranspose2d::new(&weight, &bias)?;
+/// let features = Tensor::ones((2, 3, 5, 4), DType::F32, &Device::Cpu)?;
+/// let out = conv_transpose2d(&features, &prepared, Activation::None)?;
+/// assert_eq!(out.dims(), [2, 6, 10, 6]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Reference: torch `nn.ConvTranspose2d` with kernel size 2 and stride 2.
+pub fn conv_transpose2d(
+    input: &Tensor,
+    weights: &PreparedConvTranspose2d,
+    activation: Activation,
+) -> Result<Tensor> {
+    let [inputs, outputs] = weights.dims;
+    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let expected = format!("[N, H, W, {inputs}]");
+    let [batch, height, width, channels] = checked.dims::<4>(&expected)?;
+    if channels != inputs {
+        return Err(checked.shape_error(&expected));
+    }
+    checked.on_device(&weights.device)?;
+    let values = match input.device() {
+        Device::Cpu => with_slice::<f32, _>(input, |input| {
+            cpu::run(input, width, &weights.weights, activation)
+        })?,
+        other => return Err(unsupported(OP, other)),
+    };
+    Ok(Tensor::from_vec(values, (batch, 2 * height, 2 * width, outputs), input.device())?)
+}

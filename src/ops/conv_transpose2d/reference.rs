@@ -1,0 +1,36 @@
+//! Transposed convolution by its definition, in f64: each input value is spread over its window.
+
+use crate::ops::support::activation::Activation;
+
+/// Enlarges `[N, H, W, I]` with `[I, O, 2, 2]`.
+pub(super) fn conv_transpose2d(
+    input: &[f32],
+    [batch, height, width, inputs]: [usize; 4],
+    weight: &[f32],
+    bias: &[f32],
+    activation: Activation,
+) -> Vec<f32> {
+    let outputs = bias.len();
+    let bias = bias.iter().map(|&b| f64::from(b)).collect::<Vec<_>>();
+    let mut out = bias.repeat(batch * height * width * 4);
+    for n in 0..batch {
+        for y in 0..height {
+            for x in 0..width {
+                for i in 0..inputs {
+                    let value = input[((n * height + y) * width + x) * inputs + i];
+                    for o in 0..outputs {
+                        for (dy, dx) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                            let row = n * 2 * height + 2 * y + dy;
+                            let place = (row * 2 * width + 2 * x + dx) * outputs + o;
+                            let factor = weight[((i * outputs + o) * 2 + dy) * 2 + dx];
+                            out[place] += f64::from(value) * f64::from(factor);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    out.iter()
+        .map(|&v| if activation == Activation::Relu { v.max(0.0) } else { v } as f32)
+        .collect()
+}

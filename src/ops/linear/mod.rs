@@ -1,0 +1,126 @@
+//! Linear layer: a product with weights, bias and activation in the same pass.
+
+mod cpu;
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::support::activation::Activation;
+use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::product::PackedMatrix;
+use crate::error::Result;
+
+const OP: &str = "linear";
+
+/// The weights of a linear layer, laid out once for one device. A clone shares them.
+#[derive(Debug, Clone)]
+pub struct PreparedLinear {
+    /// `[O, I]`.
+    dims: [usize; 2],
+    device: Device,
+    weights: Arc<PackedMatrix>,
+}
+
+impl PreparedLinear {
+    /// Lays out the weights of a linear layer. The tensors given are not kept.
+    ///
+    /// # Shapes
+    /// | argument | shape | dtype |
+    /// | --- | --- | --- |
+    /// | `weight` | `[O, I]`, both at least 1 | f32 |
+    /// | `bias` | `[O]` | f32 |
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let expected = "[O, I], both at least 1";
+        let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
+        let dims = checked.dims::<2>(expected)?;
+        if dims.contains(&0) {
+            return Err(checked.shape_error(expected));
+        }
+        argument(OP, "bias", bias)
+            .dtype(DType::F32)?
+            .same_device(weight)?
+            .shape(&dims[..1], "[O]")?;
+        let weights = match weight.device() {
+            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
+                with_slice::<f32, _>(bias, |bias| cpu::prepare(weight, dims, bias))
+            })??,
+            other => return Err(unsupported(OP, other)),
+        };
+        Ok(Self { dims, device: weight.device().clone(), weights: Arc::new(weights) })
+    }
+
+    /// Values per output row, `O`.
+    pub fn out_features(&self) -> usize {
+        self.dims[0]
+    }
+
+    /// Values per input row, `I`.
+    pub fn in_features(&self) -> usize {
+        self.dims[1]
+    }
+
+    /// The device that the weights were laid out for.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// Multiplies rows with weights: `out[r, o] = activation(bias[o] + Σ weight[o, i] · input[r, i])`.
+///
+/// The order of summation is not fixed, but equal from run to run on one machine.
+///
+/// # Shapes
+/// | argument | shape | dtype |
+/// | --- | --- | --- |
+/// | `input` | `[R, I]` | f32 |
+/// | returns | `[R, O]` | f32 |
+///
+/// # Devices
+/// CPU, on the threads of the current rayon pool.
+///
+/// # Gradients
+/// None.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
+///
+/// # Example
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_detection::ops::{Activation, PreparedLinear, linear};
+///
+/// let weight = Tensor::new(&[[1f32, 2.0, 3.0], [-1.0, -2.0, -3.0]], &Device::Cpu)?;
+/// let bias = Tensor::new(&[10f32, 0.0], &Device::Cpu)?;
+/// let rows = Tensor::new(&[[1f32, 1.0, 1.0]], &Device::Cpu)?;
+/// let out = linear(&rows, &PreparedLinear::new(&weight, &bias)?, Activation::Relu)?;
+/// assert_eq!(out.to_vec2::<f32>()?, [[16.0, 0.0]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Reference: torch `nn.Linear`.
+pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
+    let [outputs, inputs] = weights.dims;
+    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let expected = format!("[R, {inputs}]");
+    let [rows, columns] = checked.dims::<2>(&expected)?;
+    if columns != inputs {
+        return Err(checked.shape_error(&expected));
+    }
+    checked.on_device(&weights.device)?;
+    let values = match input.device() {
+        Device::Cpu => {
+            with_slice::<f32, _>(input, |input| cpu::run(input, &weights.weights, activation))?
+        }
+        other => return Err(unsupported(OP, other)),
+    };
+    Ok(Tensor::from_vec(values, (rows, outputs), input.device())?)
+}

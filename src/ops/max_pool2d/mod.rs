@@ -1,0 +1,82 @@
+//! Max pooling of channels-last features.
+
+mod cpu;
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::support::check::{argument, unsupported, with_slice};
+use crate::error::Result;
+
+const OP: &str = "max_pool2d";
+
+/// Geometry of a max pooling, the same in y and x.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxPool2dParams {
+    /// Rows and columns of the window; at least 1.
+    pub kernel: usize,
+    /// Input pixels from one window to the next; at least 1.
+    pub stride: usize,
+    /// Rows and columns around the input that no window counts; at most half of `kernel`.
+    pub padding: usize,
+}
+
+/// Takes the largest value of each window, channel by channel.
+///
+/// Padding never wins: it is −∞. NaN wins over every number. `Ho = ⌊(H + 2·padding − kernel) / stride⌋ + 1`, `Wo`
+/// likewise. A window of one pixel with stride 2 picks every other pixel, which makes a pyramid's extra level.
+///
+/// # Shapes
+/// | argument | shape | dtype |
+/// | --- | --- | --- |
+/// | `input` | `[N, H, W, C]` | f32 |
+/// | returns | `[N, Ho, Wo, C]` | f32 |
+///
+/// # Devices
+/// CPU, on the threads of the current rayon pool.
+///
+/// # Gradients
+/// None.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) when the argument doesn't fit the table, [`Error::Shape`](crate::Error::Shape) when the window is
+/// larger than the padded input, and for a kernel or stride of zero or a padding above half of the kernel.
+///
+/// # Example
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_detection::ops::{MaxPool2dParams, max_pool2d};
+///
+/// let map = Tensor::new(&[[1f32, 5.0], [3.0, 2.0]], &Device::Cpu)?.reshape((1, 2, 2, 1))?;
+/// let params = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
+/// assert_eq!(max_pool2d(&map, &params)?.flatten_all()?.to_vec1::<f32>()?, [5.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Reference: torch `nn.MaxPool2d`.
+pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
+    let MaxPool2dParams { kernel, stride, padding } = *params;
+    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let dims @ [batch, height, width, channels] = checked.dims::<4>("[N, H, W, C]")?;
+    if kernel == 0 || stride == 0 || 2 * padding > kernel {
+        return Err(checked.shape_error(&format!(
+            "a window with kernel ≥ 1, stride ≥ 1 and padding ≤ kernel / 2 instead of {params:?} for an input"
+        )));
+    }
+    let positions =
+        |size: usize| (size + 2 * padding).checked_sub(kernel).map(|free| free / stride + 1);
+    let (Some(out_height), Some(out_width)) = (positions(height), positions(width)) else {
+        return Err(checked.shape_error(&format!("H and W of a {kernel}×{kernel} window at least")));
+    };
+    let out_dims = [batch, out_height, out_width, channels];
+    let values = match input.device() {
+        Device::Cpu => {
+            with_slice::<f32, _>(input, |input| cpu::run(input, dims, out_dims, params))?
+        }
+        other => return Err(unsupported(OP, other)),
+    };
+    Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+}

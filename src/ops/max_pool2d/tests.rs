@@ -1,0 +1,54 @@
+use candle_core::{Device, Tensor};
+
+use super::*;
+use crate::ops::support::testing::{Random, assert_close, values};
+
+fn params(kernel: usize, stride: usize, padding: usize) -> MaxPool2dParams {
+    MaxPool2dParams { kernel, stride, padding }
+}
+
+#[track_caller]
+fn check(input: &Tensor, params: &MaxPool2dParams) {
+    let found = max_pool2d(input, params).unwrap();
+    let dims = input.dims().try_into().unwrap();
+    let expected = reference::max_pool2d(&values(input), dims, params);
+    let expected = Tensor::from_vec(expected, found.dims(), &Device::Cpu).unwrap();
+    assert_close(&found, &expected, 0.0);
+}
+
+#[test]
+fn agrees_with_the_definition() {
+    let mut random = Random::new(17);
+    for dims in [[0, 4, 5, 3], [1, 1, 1, 1], [2, 9, 12, 5], [1, 23, 16, 64], [3, 7, 30, 19]] {
+        let input = random.tensor(&dims);
+        for params in [params(3, 2, 1), params(1, 2, 0), params(2, 1, 1), params(3, 1, 1)] {
+            check(&input, &params);
+        }
+    }
+}
+
+#[test]
+fn padding_never_wins_and_nan_always_does() {
+    let mut random = Random::new(19);
+    let negative = (random.tensor(&[1, 6, 7, 3]) - 2.0).unwrap();
+    check(&negative, &params(3, 2, 1));
+    let mut raw = values(&negative);
+    raw[3 * 9 + 1] = f32::NAN;
+    raw[3 * 20 + 2] = f32::NEG_INFINITY;
+    raw[0] = f32::INFINITY;
+    let damaged = Tensor::from_vec(raw, (1, 6, 7, 3), &Device::Cpu).unwrap();
+    check(&damaged, &params(3, 2, 1));
+    let pooled = max_pool2d(&damaged, &params(3, 1, 1)).unwrap();
+    assert_eq!(values(&pooled).iter().filter(|v| v.is_nan()).count(), 9);
+}
+
+#[test]
+fn misfits_are_named() {
+    let mut random = Random::new(5);
+    let input = random.tensor(&[1, 2, 6, 4]);
+    let message = |params| max_pool2d(&input, &params).unwrap_err().to_string();
+    assert!(message(params(3, 1, 0)).contains("3×3"));
+    assert!(message(params(3, 0, 1)).contains("stride ≥ 1"));
+    assert!(message(params(2, 1, 2)).contains("padding ≤"));
+    assert!(max_pool2d(&random.tensor(&[2, 6, 4]), &params(1, 2, 0)).is_err());
+}

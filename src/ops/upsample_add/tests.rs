@@ -1,0 +1,44 @@
+use candle_core::{Device, Tensor};
+
+use super::*;
+use crate::ops::support::testing::{Random, assert_close, values};
+
+#[test]
+fn agrees_with_the_definition() {
+    let mut random = Random::new(23);
+    for (coarse_dims, dims) in [
+        ([1, 1, 1, 3], [1, 1, 1, 3]),
+        ([2, 3, 5, 7], [2, 6, 10, 7]),
+        ([1, 4, 9, 16], [1, 7, 17, 16]),
+        ([1, 13, 19, 20], [1, 25, 38, 20]),
+        ([2, 5, 3, 4], [2, 3, 8, 4]),
+        ([0, 5, 3, 4], [0, 3, 8, 4]),
+    ] {
+        let (coarse, lateral) = (random.tensor(&coarse_dims), random.tensor(&dims));
+        let expected =
+            reference::upsample_add(&values(&coarse), coarse_dims, &values(&lateral), dims);
+        let expected = Tensor::from_vec(expected, &dims, &Device::Cpu).unwrap();
+        assert_close(&upsample_add(&coarse, &lateral).unwrap(), &expected, 0.0);
+    }
+}
+
+#[test]
+fn rounds_its_ratio_as_the_reference_does() {
+    // `torch.nn.functional.interpolate(torch.arange(3.)[None, None, None], size=(1, 7))` and the like.
+    assert_eq!(nearest(3, 7), [0, 0, 0, 1, 1, 2, 2]);
+    assert_eq!(nearest(25, 50), (0..50).map(|i| i / 2).collect::<Vec<_>>());
+    assert_eq!(nearest(5, 3), [0, 1, 3]);
+}
+
+#[test]
+fn misfits_are_named() {
+    let mut random = Random::new(5);
+    let lateral = random.tensor(&[1, 4, 6, 3]);
+    let message = |coarse: &Tensor| upsample_add(coarse, &lateral).unwrap_err().to_string();
+    assert!(message(&random.tensor(&[1, 2, 3, 4])).contains("[1, h, w, 3]"));
+    assert!(message(&random.tensor(&[2, 2, 3, 3])).contains("[1, h, w, 3]"));
+    assert!(message(&random.tensor(&[2, 3, 3])).contains("coarse"));
+    assert!(
+        message(&Tensor::zeros((1, 0, 3, 3), DType::F32, &Device::Cpu).unwrap()).contains("coarse")
+    );
+}
