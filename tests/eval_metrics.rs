@@ -213,7 +213,12 @@ fn negative_results_are_refused() {
 fn masks_to_compare_need_masks_to_compare_with() {
     let mut result = found(1, 1, BOX, 0.5);
     result["segmentation"] = json!({"size": [100, 100], "counts": [10000]});
-    let message = message(evaluate(&toy(json!([object(42, BOX)])), &json!([result])));
+    let results = json!([result]);
+    let report = evaluate(&toy(json!([object(42, BOX)])), &results).unwrap();
+    assert_eq!(report.per_kind.keys().collect::<Vec<_>>(), [&IouKind::Box], "a set of boxes only");
+    let mut outlined = object(7, BOX);
+    outlined["segmentation"] = json!([[10, 10, 30, 10, 30, 30]]);
+    let message = message(evaluate(&toy(json!([object(42, BOX), outlined])), &results));
     assert!(message.contains("annotation 42: it has no `segmentation`"), "{message}");
 }
 

@@ -214,11 +214,6 @@ pub(super) fn match_boxes(
     Matching { truth_of, in_crowd }
 }
 
-/// IoU of two boxes `x, y, width, height`.
-pub(super) fn box_iou(a: [f64; 4], b: [f64; 4]) -> f64 {
-    sim::bbox_iou_pair(a, b, false)
-}
-
 /// The pixels of a segmentation as run lengths.
 pub(super) fn rasterize(segmentation: &Segmentation, image: ImageSize) -> Rle {
     let drawn = foreign(segmentation)

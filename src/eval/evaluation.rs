@@ -210,11 +210,11 @@ fn check_masks(dataset: &CocoDataset) -> Result<()> {
 }
 
 /// Evaluates a results file: all images of the data set count, those without an entry as images in which nothing was found.
-/// Masks are compared when the file has them. Entries of images that were left out of the data set are passed over.
+/// Masks are compared when both sides have them. Entries of images that were left out of the data set are passed over.
 ///
 /// # Errors
 /// [`Error::Dataset`]: entries for images that the data set does not have (first ids and count), NaN or infinity, masks that
-/// don't fit their image, masks to compare with annotations that have none.
+/// don't fit their image, masks to compare with annotations of which only some have one.
 pub fn evaluate_results(
     dataset: &CocoDataset,
     file: &ResultsFile,
@@ -225,8 +225,9 @@ pub fn evaluate_results(
     for result in file.results() {
         by_image.entry(result.image_id).or_default().push(result.clone());
     }
-    let mut evaluation =
-        CocoEvaluation::with_max_detections(dataset, &file.kinds(), max_detections)?;
+    let mut kinds = file.kinds();
+    kinds.retain(|&kind| kind == IouKind::Box || dataset.has_masks());
+    let mut evaluation = CocoEvaluation::with_max_detections(dataset, &kinds, max_detections)?;
     for image in dataset.images() {
         let results = by_image.remove(&image.id).unwrap_or_default();
         evaluation.record_results(image.id, &results)?;

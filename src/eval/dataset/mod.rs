@@ -172,6 +172,12 @@ impl CocoDataset {
         }
     }
 
+    /// Whether any annotation has an outline, or none is needed because there are no annotations.
+    pub fn has_masks(&self) -> bool {
+        self.annotations.is_empty()
+            || self.annotations.iter().any(|one| one.segmentation != Segmentation::Absent)
+    }
+
     /// Whether an image was left out by [`Self::restrict_to`] or [`Self::first`].
     pub(super) fn leaves_out(&self, image_id: u64) -> bool {
         self.left_out.binary_search(&image_id).is_ok()
