@@ -180,6 +180,14 @@ impl Journal {
         self.done.is_empty()
     }
 
+    /// What is in it: images in the order they came, and what was found in them.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Dataset`] when it is damaged.
+    pub fn read(&self) -> Result<Vec<(u64, Vec<CocoResult>)>> {
+        Ok(Contents::read(&self.path)?.map(|contents| contents.images).unwrap_or_default())
+    }
+
     /// Adds an image. What was added is safe from the end of this process, however sudden.
     ///
     /// # Errors
@@ -218,9 +226,7 @@ impl Journal {
                 .and_then(|()| self.file.sync_all())
                 .map_err(|source| Error::Io { path: self.path.clone(), source })?;
         }
-        let contents = Contents::read(&self.path)?;
-        let images = contents.map(|contents| contents.images).unwrap_or_default();
-        write_file(&self.results, images, order)
+        write_file(&self.results, self.read()?, order)
     }
 }
 

@@ -172,6 +172,32 @@ impl CocoDataset {
         }
     }
 
+    /// Whether the folder has every image's file; better known before a long run than in the middle of it.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] with the first files that are missing and their number.
+    pub fn check_files(&self) -> Result<()> {
+        let missing: Vec<&CocoImage> = self
+            .images
+            .iter()
+            .filter(|image| !self.folder.join(&image.file_name).is_file())
+            .collect();
+        let Some(first) = missing.first() else { return Ok(()) };
+        let names: Vec<&str> =
+            missing.iter().take(3).map(|image| image.file_name.as_str()).collect();
+        Err(Error::Dataset {
+            path: self.path.clone(),
+            entry: format!("image {}", first.id),
+            problem: format!(
+                "{} of {} files are not in {}, the first: {}",
+                missing.len(),
+                self.images.len(),
+                self.folder.display(),
+                names.join(", ")
+            ),
+        })
+    }
+
     /// Whether any annotation has an outline, or none is needed because there are no annotations.
     pub fn has_masks(&self) -> bool {
         self.annotations.is_empty()

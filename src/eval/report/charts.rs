@@ -8,8 +8,8 @@ use crate::eval::{Bin, PrCurve};
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 300.0;
 /// Room for the axes' labels.
-const LEFT: f64 = 44.0;
-const BOTTOM: f64 = 40.0;
+const LEFT: f64 = 54.0;
+const BOTTOM: f64 = 44.0;
 const TOP: f64 = 10.0;
 const RIGHT: f64 = 12.0;
 
@@ -41,7 +41,7 @@ fn axis_titles(svg: &mut String, horizontal: &str, vertical: &str) {
     );
     put!(
         svg,
-        "<text transform=\"translate(11 {middle_y:.0}) rotate(-90)\" text-anchor=\"middle\">{vertical}</text>"
+        "<text transform=\"translate(13 {middle_y:.0}) rotate(-90)\" text-anchor=\"middle\">{vertical}</text>"
     );
 }
 

@@ -59,7 +59,7 @@ pub(super) fn summary(report: &CocoReport) -> String {
         ("AR medium", "32² to 96² px", |m| m.ar_medium),
         ("AR large", "from 96² px", |m| m.ar_large),
     ];
-    let mut html = "<section><h2>Figures</h2><p class=\"note\">Percent. A dash means that there is nothing to find.</p><div class=\"scroll\"><table><thead><tr><th>Figure</th><th>Taken over</th>".to_owned();
+    let mut html = "<section><h2>Figures</h2><p class=\"note\">Percent. A dash means that there is nothing to find.</p><table class=\"narrow\"><thead><tr><th>Figure</th>".to_owned();
     for &kind in report.per_kind.keys() {
         put!(html, "<th>{}</th>", words(kind));
     }
@@ -70,13 +70,13 @@ pub(super) fn summary(report: &CocoReport) -> String {
             (Some(limits), 6..=8) => format!("best {} per image and category", limits[at - 6]),
             _ => over.to_owned(),
         };
-        put!(html, "<tr><td>{name}</td><td class=\"soft\">{over}</td>");
+        put!(html, "<tr><td>{name} <small>{over}</small></td>");
         for metrics in report.per_kind.values() {
             put!(html, "<td>{}</td>", percent(figure(metrics)));
         }
         html.push_str("</tr>");
     }
-    html + "</tbody></table></div></section>"
+    html + "</tbody></table></section>"
 }
 
 /// Precision over recall.
@@ -166,7 +166,7 @@ pub(super) fn categories(dataset: &CocoDataset, report: &CocoReport) -> String {
                 ap.unwrap_or(-1.0),
                 100.0 * ap.unwrap_or(0.0),
                 // The bar fills the cell between its paddings.
-                20.0 * ap.unwrap_or(1.0),
+                20.0 * ap.unwrap_or(0.0),
                 percent(ap),
                 ap50.unwrap_or(-1.0),
                 percent(ap50)
@@ -252,7 +252,7 @@ pub(super) fn confusion(dataset: &CocoDataset, analysis: &Analysis) -> String {
     mixed.sort_by_key(|&(pair, count)| (std::cmp::Reverse(count), pair));
     mixed.truncate(PAIRS);
     if !mixed.is_empty() {
-        html.push_str("<h3>Most frequent mix-ups</h3><div class=\"scroll\"><table><thead><tr><th>What is there</th><th>Taken for</th><th>How often</th></tr></thead><tbody>");
+        html.push_str("<h3>Most frequent mix-ups</h3><div class=\"scroll\"><table class=\"narrow words\"><thead><tr><th>What is there</th><th>Taken for</th><th>How often</th></tr></thead><tbody>");
         for ((truth, found), count) in mixed {
             put!(
                 html,
