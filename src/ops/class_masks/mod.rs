@@ -44,7 +44,7 @@ const OP: &str = "class_masks";
 /// # Example
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_detection::ops::class_masks::class_masks;
+/// use candle_detection::ops::class_masks;
 ///
 /// let features = Tensor::new(&[[[[0f32, 2.0], [1.0, 0.0]]]], &Device::Cpu)?; // one row, 1×2 cells, two channels
 /// let weight = Tensor::new(&[[9f32, 9.0], [1.0, 0.5]], &Device::Cpu)?;

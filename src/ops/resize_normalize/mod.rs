@@ -71,7 +71,7 @@ pub struct ResizeNormalizeParams {
 /// # Example
 /// ```
 /// use candle_core::Device;
-/// use candle_detection::ops::resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize};
+/// use candle_detection::ops::{PixelSource, ResizeNormalizeParams, resize_normalize};
 ///
 /// let red = PixelSource::Rgb8 { bytes: &[255, 0, 0], height: 1, width: 1 };
 /// let params = ResizeNormalizeParams {

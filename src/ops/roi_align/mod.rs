@@ -69,7 +69,7 @@ fn level_of_scale(scale: f32) -> f32 {
 /// `feature_heights` are in cells, finest level first; `image_height` is in pixels, at least 1.
 ///
 /// ```
-/// use candle_detection::ops::roi_align::infer_spatial_scales;
+/// use candle_detection::ops::infer_spatial_scales;
 /// // 801 rows are padded to 832, of which the finest level has a quarter.
 /// assert_eq!(infer_spatial_scales(&[208, 104, 52, 26], 801), [0.25, 0.125, 0.0625, 0.03125]);
 /// ```
@@ -114,7 +114,7 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// # Example
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use candle_detection::ops::roi_align::{RoiAlignParams, roi_align};
+/// use candle_detection::ops::{RoiAlignParams, roi_align};
 ///
 /// let map = Tensor::arange(1f32, 10.0, &Device::Cpu)?.reshape((1, 3, 3, 1))?;
 /// let boxes = Tensor::new(&[[[0f32, 0.0, 2.0, 2.0]]], &Device::Cpu)?;
