@@ -13,7 +13,7 @@ use candle_core::Device;
 use candle_detection::config::{self, ModelConfig};
 use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoResult, IouKind, Journal, Plan, RunSettings, Shard, Start,
-    detect_images,
+    comparable, detect_images,
 };
 use candle_detection::{Detector, DetectorBuilder, Event, Weights};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,7 +26,7 @@ pub fn run(args: &Args, dataset: CocoDataset, shard: Shard) -> Result<(CocoDatas
     dataset.check_files()?;
     let plan = Plan::new(&dataset, args.batch);
     let detector = build(args)?;
-    let kinds = kinds(&detector, &dataset);
+    let kinds = comparable(&detector, &dataset);
     let settings = settings(args, &detector, &plan, &kinds)?;
     let plan = plan.part(shard);
     let order = plan.image_ids();
@@ -108,13 +108,6 @@ fn device(name: &str) -> Result<Device> {
         _ => bail!("--device is cpu, cuda or cuda:N, not `{name}`"),
     };
     Device::new_cuda(number).with_context(|| format!("--device {name} cannot be used"))
-}
-
-fn kinds(detector: &Detector, dataset: &CocoDataset) -> Vec<IouKind> {
-    match detector.config().mask_head.is_some() && dataset.has_masks() {
-        true => vec![IouKind::Box, IouKind::Mask],
-        false => vec![IouKind::Box],
-    }
 }
 
 pub fn kinds_of(settings: &RunSettings) -> Vec<IouKind> {

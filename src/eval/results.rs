@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::dataset::fields::{Place, given};
 use super::dataset::reader;
 use super::segmentation::Segmentation;
-use super::{CocoDataset, IouKind, engine};
+use super::{CocoDataset, IouKind};
 use crate::error::{Error, Result};
 use crate::structures::Detections;
 
@@ -41,11 +41,7 @@ impl CocoResult {
             score: f64::from(instance.score),
             segmentation: instance.mask.as_ref().map_or(Segmentation::Absent, |mask| {
                 let rle = mask.to_rle(MASK_THRESHOLD);
-                let (height, width) = (rle.size.height as u32, rle.size.width as u32);
-                Segmentation::Rle {
-                    size: rle.size,
-                    counts: engine::compress(&rle.counts, height, width),
-                }
+                Segmentation::Rle { size: rle.size, counts: rle.to_coco_string() }
             }),
         };
         detections.instances.iter().map(convert).collect()

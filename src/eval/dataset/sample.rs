@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{CocoAnnotation, CocoDataset, CocoImage};
 use crate::error::{Error, Result};
-use crate::image_input::ImageInput;
+use crate::image_input::{DecodeOptions, ImageInput, Orientation};
 use crate::structures::ImageSize;
 
 /// An image of a data set: decoded when asked for.
@@ -32,16 +32,39 @@ impl<'a> CocoSample<'a> {
         }
     }
 
-    /// Decodes the image.
+    /// Decodes the image to the size that the annotations were made for.
+    ///
+    /// Annotations of most data sets, COCO's among them, belong to the pixels as stored; of some, to the picture turned
+    /// upright as its EXIF orientation says. The size in the annotation file decides, and where it fits both or is
+    /// missing, the pixels are taken as stored.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] with all sizes when neither fits, else those of [`ImageInput::open_with`].
     pub fn image(&self) -> Result<ImageInput> {
-        let image = ImageInput::open(&self.path)?;
-        match self.size {
-            Some(size) if size != image.size() => Err(Error::Dataset {
-                path: self.dataset.path.clone(),
-                entry: format!("image {}", self.image_id),
-                problem: format!("{} {size}", image.size()),
-            }),
-            _ => Ok(image),
+        let decode = |orientation| {
+            let options = DecodeOptions { orientation, ..DecodeOptions::default() };
+            ImageInput::open_with(&self.path, &options)
+        };
+        let stored = decode(Orientation::Raw)?;
+        let Some(size) = self.size.filter(|&size| size != stored.size()) else {
+            return Ok(stored);
+        };
+        let upright = decode(Orientation::Upright)?;
+        if upright.size() == size {
+            return Ok(upright);
         }
+        let turned = match upright.size() == stored.size() {
+            true => String::new(),
+            false => format!(", {} when turned upright", upright.size()),
+        };
+        Err(Error::Dataset {
+            path: self.dataset.path.clone(),
+            entry: format!("image {}", self.image_id),
+            problem: format!(
+                "its size is {size}, but {} is {}{turned}; is it the file that was annotated?",
+                self.path.display(),
+                stored.size()
+            ),
+        })
     }
 }

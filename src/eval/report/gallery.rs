@@ -115,7 +115,7 @@ fn views(page: &ReportPage<'_>, sample: CocoSample<'_>) -> Result<String> {
     let judgement = Judgement::new(page.dataset, sample.image_id, results, page.analysis.threshold);
     let input = sample.image()?;
     let size = input.size();
-    let picture = rgb(&input);
+    let picture = input.to_rgb8()?;
     let truths: Vec<Drawn> = sample
         .annotations
         .iter()
@@ -156,16 +156,6 @@ fn views(page: &ReportPage<'_>, sample: CocoSample<'_>) -> Result<String> {
         })
         .collect();
     Ok(view("there", &picture, size, &truths) + &view("found", &picture, size, &found))
-}
-
-fn rgb(input: &crate::image_input::ImageInput) -> RgbImage {
-    match input.pixels() {
-        crate::image_input::Pixels::Rgb8(p) => {
-            RgbImage::from_raw(input.size().width as u32, input.size().height as u32, p.to_vec())
-                .unwrap_or_default()
-        }
-        _ => RgbImage::default(),
-    }
 }
 
 fn name(page: &ReportPage<'_>, id: u64) -> String {
