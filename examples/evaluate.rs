@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         Mode::Merge(folder) => merge(&args, dataset, &folder)?,
         Mode::Model(shard) => model::run(&args, dataset, shard)?,
     };
-    output::print(&args, &dataset, &outcome)?;
+    output::print(&args, &dataset, &outcome);
     if let Some(path) = &args.json {
         output::write_json(path, &outcome.report)?;
     }

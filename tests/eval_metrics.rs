@@ -222,6 +222,49 @@ fn masks_to_compare_need_masks_to_compare_with() {
     assert!(message.contains("annotation 42: it has no `segmentation`"), "{message}");
 }
 
+/// A mask of rows `top..bottom` in all columns, uncompressed.
+fn band(height: usize, width: usize, top: usize, bottom: usize) -> Value {
+    let mut counts = vec![top];
+    for _ in 1..width {
+        counts.extend([bottom - top, height - bottom + top]);
+    }
+    counts.extend([bottom - top, height - bottom]);
+    json!({"size": [height, width], "counts": counts})
+}
+
+#[test]
+fn an_object_without_polygons_is_never_found() {
+    let mut truth = object(42, BOX);
+    truth["segmentation"] = json!([]);
+    let mut result = found(1, 1, BOX, 0.9);
+    result["segmentation"] = band(100, 100, 10, 30);
+    let report = evaluate(&toy(json!([truth])), &json!([result])).unwrap();
+    assert_eq!(report.per_kind[&IouKind::Mask].ap, Some(0.0));
+    assert_eq!(report.per_kind[&IouKind::Box].ap, Some(1.0));
+}
+
+#[test]
+fn many_masks_on_a_large_image_stay_run_lengths() {
+    // As bytes these masks would take 6 GB, as floats 24.
+    let (height, width) = (3000, 4000);
+    let mut truth = object(1, [0.0, 1000.0, 4000.0, 200.0]);
+    truth["segmentation"] = band(height, width, 1000, 1200);
+    let mut dataset = toy(json!([truth]));
+    dataset["images"][0] = json!({"id": 1, "height": height, "width": width});
+    let results: Vec<Value> = (0..500)
+        .map(|n| {
+            let mut result = found(1, 1, [0.0, (500 + n) as f64, 4000.0, 200.0], 0.5);
+            result["segmentation"] = band(height, width, 500 + n, 700 + n);
+            result
+        })
+        .collect();
+    let limits = MaxDetections::new([1, 10, 500]).unwrap();
+    let report = evaluate_part(&dataset, &json!(results), None, limits).unwrap();
+    // The last of 500 equal scores overlaps by 199 rows of 201.
+    let ap = report.per_kind[&IouKind::Mask].ap.unwrap();
+    assert!(ap > 0.0 && ap < 0.01, "{ap}");
+}
+
 #[test]
 fn limits_must_ascend() {
     for limits in [[0, 1, 2], [1, 1, 2], [10, 1, 100]] {

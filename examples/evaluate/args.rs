@@ -10,9 +10,9 @@ use clap::Parser;
 /// COCO figures of a model, of a results file, or of the parts of a divided run.
 #[derive(Debug, Parser)]
 pub struct Args {
-    /// Name of a built-in model, or a model file (.toml).
-    #[arg(long, default_value = "maskrcnn_resnet50_fpn", value_name = "NAME|FILE")]
-    pub model: String,
+    /// Name of a built-in model, or a model file (.toml); maskrcnn_resnet50_fpn if not given.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub model: Option<String>,
     /// Weights; the model's published ones if not given.
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,

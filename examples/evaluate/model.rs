@@ -78,10 +78,14 @@ pub fn run(args: &Args, dataset: CocoDataset, shard: Shard) -> Result<(CocoDatas
     Ok((dataset, Outcome { report, settings, results }))
 }
 
-pub fn config(args: &Args) -> Result<ModelConfig> {
-    match args.model.ends_with(".toml") {
-        true => Ok(ModelConfig::load(Path::new(&args.model))?),
-        false => Ok(config::get(&args.model)?),
+/// The model evaluated when none is named.
+const DEFAULT: &str = "maskrcnn_resnet50_fpn";
+
+/// A built-in model by its name, or the content of a model file.
+pub fn config(model: &str) -> Result<ModelConfig> {
+    match model.ends_with(".toml") {
+        true => Ok(ModelConfig::load(Path::new(model))?),
+        false => Ok(config::get(model)?),
     }
 }
 
@@ -90,7 +94,7 @@ fn build(args: &Args) -> Result<Detector> {
         Some(path) => Weights::File(path.clone()),
         None => Weights::Published,
     };
-    let detector = DetectorBuilder::new(config(args)?)
+    let detector = DetectorBuilder::new(config(args.model.as_deref().unwrap_or(DEFAULT))?)
         .weights(weights)
         .device(device(&args.device)?)
         .configure(|config| {

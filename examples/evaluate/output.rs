@@ -15,7 +15,7 @@ const SHOWN_FROM: f64 = 0.5;
 /// Images of COCO val2017.
 const VAL2017: usize = 5000;
 
-pub fn print(args: &Args, dataset: &CocoDataset, outcome: &Outcome) -> Result<()> {
+pub fn print(args: &Args, dataset: &CocoDataset, outcome: &Outcome) {
     let report = &outcome.report;
     print!("{report}");
     if !report.per_kind.contains_key(&IouKind::Mask) && !dataset.has_masks() {
@@ -28,14 +28,16 @@ pub fn print(args: &Args, dataset: &CocoDataset, outcome: &Outcome) -> Result<()
         );
     }
     if dataset.images().len() == VAL2017 {
-        print_published(args, report)?;
+        print_published(args, outcome);
     }
-    Ok(())
 }
 
-/// What is claimed of the published weights, beside what was measured.
-fn print_published(args: &Args, report: &CocoReport) -> Result<()> {
-    let config = model::config(args)?;
+/// What is claimed of a model's published weights, beside what was measured.
+fn print_published(args: &Args, outcome: &Outcome) {
+    let model = args.model.as_deref().or(outcome.settings.get("model"));
+    // Results may be of any model; nothing is claimed of one that isn't known.
+    let Some(config) = model.and_then(|model| model::config(model).ok()) else { return };
+    let report = &outcome.report;
     for weights in config.weights {
         for (kind, published) in [(IouKind::Box, weights.box_ap), (IouKind::Mask, weights.mask_ap)]
         {
@@ -51,7 +53,6 @@ fn print_published(args: &Args, report: &CocoReport) -> Result<()> {
             }
         }
     }
-    Ok(())
 }
 
 pub fn write_json(path: &Path, report: &CocoReport) -> Result<()> {

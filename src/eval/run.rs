@@ -1,6 +1,6 @@
 //! From images to detections: decoding runs ahead on its own thread while the model works.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 
 use rayon::prelude::*;
 
@@ -46,8 +46,7 @@ pub fn detect_images(
                 }
             }
         });
-        // Moved in, so that an early return hangs up on the decoder and lets the scope end.
-        let receiver: Receiver<Decoded> = receiver;
+        // An early return drops the receiver, which hangs up on the decoder and lets the scope end.
         for batch in &todo {
             let Ok(images) = receiver.recv() else { break };
             let found = detect(&images?)?;

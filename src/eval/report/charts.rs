@@ -75,7 +75,7 @@ pub(super) fn precision_recall(curves: &[(usize, PrCurve)]) -> String {
         );
     }
     for (threshold, curve) in curves {
-        let path = polyline(&curve.precision, |part| x(part), |value| y(value));
+        let path = polyline(&curve.precision, x, y);
         put!(
             svg,
             "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-linejoin=\"round\"><title>IoU {:.2}</title></path>",
