@@ -227,6 +227,65 @@ fn images_are_checked_too() {
 }
 
 #[test]
+fn sizes_beyond_32_bits_are_refused() {
+    let huge = json!({"segmentation": {"size": [70000, 70000], "counts": [144]}});
+    let text = message(open(&one(huge)));
+    assert!(text.contains("`segmentation.size` is [70000,70000], expected a size whose"), "{text}");
+    let mut file = with(json!([]));
+    file["images"][0] = json!({"id": 8, "height": 70000, "width": 70000});
+    let text = message(open(&file));
+    assert!(text.contains("images[0] (id 8): it has 70000×70000"), "{text}");
+}
+
+/// Whatever is in a file, the answer is a data set or an error, and what can be read can be evaluated or says why not.
+#[test]
+fn damaged_files_never_panic() {
+    let runs = json!({"size": [12, 12], "counts": [5, 3, 136]});
+    let text = json!({"size": [12, 12], "counts": "53P4"});
+    let whole = with(json!([
+        annotation(json!({"id": 1})),
+        annotation(json!({"id": 2, "segmentation": runs})),
+        annotation(json!({"id": 3, "segmentation": text, "iscrowd": 1})),
+    ]))
+    .to_string();
+    let results = json!([
+        {"image_id": 8, "category_id": 90, "bbox": [1, 2, 3, 4], "score": 0.5, "segmentation": text},
+        {"image_id": 3, "category_id": 0, "bbox": [1, 2, 3, 4], "score": 0.25, "segmentation": text},
+    ])
+    .to_string();
+    let folder = TempDir::new().unwrap();
+    let (dataset_path, results_path) = (folder.path().join("d.json"), folder.path().join("r.json"));
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let mut read = 0;
+    for round in 0..4000 {
+        let (mut dataset, mut found) = (whole.clone().into_bytes(), results.clone().into_bytes());
+        let target = if round % 2 == 0 { &mut dataset } else { &mut found };
+        // Numbers changed keep the file JSON and change what it means; anything else tries the parser.
+        let numbers = round % 4 < 2;
+        for _ in 0..1 + random(3) {
+            let mut at = random(target.len());
+            while numbers && !target[at].is_ascii_digit() {
+                at = random(target.len());
+            }
+            let with: &[u8] = if numbers { b"0123456789-." } else { b"0-.eE\\\"[]{}:,o~" };
+            target[at] = with[random(with.len())];
+        }
+        std::fs::write(&dataset_path, dataset).unwrap();
+        std::fs::write(&results_path, found).unwrap();
+        let opened = CocoDataset::open(&dataset_path, Path::new("."));
+        if let (Ok(dataset), Ok(results)) = (opened, ResultsFile::read(&results_path)) {
+            read +=
+                usize::from(evaluate_results(&dataset, &results, MaxDetections::default()).is_ok());
+        }
+    }
+    assert!(read > 400, "most damage is caught before anything is tested: {read}");
+}
+
+#[test]
 fn files_that_are_no_data_set_say_what_is_missing() {
     let text = message(open(&json!({"images": [], "annotations": []})));
     assert!(text.contains("it has no list `categories`"), "{text}");

@@ -8,6 +8,9 @@ use super::engine;
 use crate::error::Result;
 use crate::structures::{ImageSize, Rle};
 
+/// Run lengths have 32 bits, and a run may cover a whole image.
+pub(in crate::eval) const MAX_PIXELS: u64 = u32::MAX as u64;
+
 /// The outline of an object, in pixels of its image.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Segmentation {
@@ -88,6 +91,11 @@ impl Segmentation {
         let size = place.required("segmentation.size", fields.size)?;
         let [height, width]: [u32; 2] =
             place.value("segmentation.size", size, "[height, width] in pixels")?;
+        let pixels = u64::from(height) * u64::from(width);
+        if pixels > MAX_PIXELS {
+            let expected = "a size whose pixels 32 bits can count";
+            return Err(place.wrong("segmentation.size", size.get(), expected));
+        }
         let size = ImageSize { height: height as usize, width: width as usize };
         let counts = place.required("segmentation.counts", fields.counts)?;
         let (counts, covered) = if counts.get().starts_with('"') {
@@ -103,7 +111,6 @@ impl Segmentation {
             let covered: u64 = runs.iter().map(|&run| u64::from(run)).sum();
             (engine::compress(&runs, height, width), Ok(covered))
         };
-        let pixels = u64::from(height) * u64::from(width);
         let wrong = |found: &str| {
             place.fault(format!(
                 "`segmentation.counts` {found}, but a mask of {height}×{width} (height × width) has {pixels} pixels"

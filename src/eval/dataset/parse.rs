@@ -6,11 +6,8 @@ use serde_json::value::RawValue;
 use super::fields::{Place, given};
 use super::{CocoAnnotation, CocoCategory, CocoImage, Coverage, FindingKind};
 use crate::error::Result;
-use crate::eval::segmentation::{Oddities, Segmentation};
+use crate::eval::segmentation::{MAX_PIXELS, Oddities, Segmentation};
 use crate::structures::ImageSize;
-
-/// The largest side that the compressed run lengths can count.
-const MAX_SIDE: u64 = 1 << 20;
 
 /// An annotation as far as it can be read without its image.
 pub(super) struct ParsedAnnotation {
@@ -52,11 +49,21 @@ pub(super) fn image(mut place: Place<'_>, text: &str) -> Result<CocoImage> {
             let side = |field, raw: Option<&RawValue>| {
                 let raw = place.required(field, raw)?;
                 match place.whole(field, raw)? {
-                    side @ 1..=MAX_SIDE => Ok(side as usize),
-                    _ => Err(place.wrong(field, raw.get(), "pixels, at least 1")),
+                    side @ 1..=MAX_PIXELS => Ok(side),
+                    _ => Err(place.wrong(
+                        field,
+                        raw.get(),
+                        "pixels, at least 1, that 32 bits can count",
+                    )),
                 }
             };
-            Some(ImageSize { height: side("height", height)?, width: side("width", width)? })
+            let (height, width) = (side("height", height)?, side("width", width)?);
+            if height * width > MAX_PIXELS {
+                return Err(place.fault(format!(
+                    "it has {height}×{width} (height × width) pixels, more than 32 bits can count"
+                )));
+            }
+            Some(ImageSize { height: height as usize, width: width as usize })
         }
     };
     Ok(CocoImage { id, file_name, size })

@@ -43,6 +43,10 @@ struct Drawn {
 
 /// The three parts of the gallery; an image appears in one of them only.
 pub(super) fn sections(page: &ReportPage<'_>) -> String {
+    if page.dataset.folder().as_os_str().is_empty() {
+        return "<section><h2>Images</h2><p>Not shown: the folder of images was not given.</p></section>"
+            .to_owned();
+    }
     let mut left: Vec<ImageOutcome> = page.analysis.images.clone();
     let mut take = |wanted: &dyn Fn(&ImageOutcome) -> bool,
                     key: &dyn Fn(&ImageOutcome) -> usize| {
