@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -124,12 +124,15 @@ impl Journal {
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).read(true).write(true);
         let mut file = file.open(&path).map_err(failed)?;
-        file.try_lock().map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => {
-                fault(&path, "the journal", "another process is writing it")
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                return Err(fault(&path, "the journal", "another process is writing it"));
             }
-            std::fs::TryLockError::Error(source) => failed(source),
-        })?;
+            // Some network file systems have no locks; the run is no worse off than without this check.
+            Err(std::fs::TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+            Err(std::fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
         let old = Contents::read(&path)?;
         let mut done = HashSet::new();
         let mut complete = false;

@@ -52,7 +52,9 @@ impl Shard {
             let wrong = |_| fault(name, &format!("`{text}`"), "a whole number from 0 on");
             text.trim().parse().map(Some).map_err(wrong)
         };
-        let missing = |name: &str| fault(name, "not set", "the number of parts");
+        let missing = |name: &str| {
+            fault(name, "not set", "the number of parts; or give index and number yourself")
+        };
         if let Some(task) = number("SLURM_ARRAY_TASK_ID")? {
             let count = number("SLURM_ARRAY_TASK_COUNT")?
                 .ok_or_else(|| missing("SLURM_ARRAY_TASK_COUNT"))?;

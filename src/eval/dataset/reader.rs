@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rayon::prelude::*;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -16,6 +17,9 @@ use crate::error::{Error, Result};
 
 /// Entries parsed together: enough work for every core, little enough to be forgotten in memory.
 const CHUNK: usize = 8192;
+
+/// Chunks that may wait to be parsed.
+const AHEAD: usize = 2;
 
 /// Bytes read at a time.
 const BUFFER: usize = 1 << 20;
@@ -45,7 +49,7 @@ impl Chunk {
 }
 
 /// Takes chunks of the list with the given name.
-type Sink<'s> = dyn FnMut(&str, Chunk) -> Result<()> + 's;
+type Sink<'s> = dyn FnMut(&'static str, Chunk) -> Result<()> + 's;
 
 /// Reads a file whose top level is an object, and hands over the lists named in `wanted`. Returns those it met.
 pub(in crate::eval) fn read_object(
@@ -53,9 +57,7 @@ pub(in crate::eval) fn read_object(
     wanted: &[&'static str],
     sink: &mut Sink<'_>,
 ) -> Result<Vec<&'static str>> {
-    let mut walk = Walk { wanted, sink, met: Vec::new(), fault: None, entry: String::new() };
-    let outcome = walk.over(path, Top::Object);
-    walk.conclude(path, outcome)
+    read(path, Top::Object, wanted, sink)
 }
 
 /// Reads a file whose top level is a list, called `name` in errors.
@@ -64,9 +66,29 @@ pub(in crate::eval) fn read_list(
     name: &'static str,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let mut walk = Walk { wanted: &[], sink, met: Vec::new(), fault: None, entry: String::new() };
-    let outcome = walk.over(path, Top::List(name));
-    walk.conclude(path, outcome).map(drop)
+    read(path, Top::List(name), &[], sink).map(drop)
+}
+
+/// Walks the file on a thread of its own, while the sink works on what was found.
+fn read(
+    path: &Path,
+    top: Top,
+    wanted: &[&'static str],
+    sink: &mut Sink<'_>,
+) -> Result<Vec<&'static str>> {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(AHEAD);
+        let walk = scope.spawn(move || {
+            let mut walk = Walk { wanted, sender, met: Vec::new(), entry: String::new() };
+            let outcome = walk.over(path, top);
+            walk.conclude(path, outcome)
+        });
+        for (list, chunk) in receiver {
+            // Its error drops the receiver, which stops the walk.
+            sink(list, chunk)?;
+        }
+        walk.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// What the file must be at its top level.
@@ -76,17 +98,15 @@ enum Top {
     List(&'static str),
 }
 
-struct Walk<'w, 's> {
+struct Walk<'w> {
     wanted: &'w [&'static str],
-    sink: &'w mut Sink<'s>,
+    sender: SyncSender<(&'static str, Chunk)>,
     met: Vec<&'static str>,
-    /// The sink's error: serde can only carry its own through the parser.
-    fault: Option<Error>,
     /// Where the walk is, for errors.
     entry: String,
 }
 
-impl Walk<'_, '_> {
+impl Walk<'_> {
     fn over(&mut self, path: &Path, top: Top) -> Result<(), OpenOrParse> {
         let file = File::open(path).map_err(OpenOrParse::Open)?;
         let mut parser =
@@ -100,13 +120,12 @@ impl Walk<'_, '_> {
     }
 
     fn conclude(self, path: &Path, outcome: Result<(), OpenOrParse>) -> Result<Vec<&'static str>> {
-        let parse = match (self.fault, outcome) {
-            (Some(fault), _) => return Err(fault),
-            (None, Ok(())) => return Ok(self.met),
-            (None, Err(OpenOrParse::Open(source))) => {
+        let parse = match outcome {
+            Ok(()) => return Ok(self.met),
+            Err(OpenOrParse::Open(source)) => {
                 return Err(Error::Io { path: path.to_owned(), source });
             }
-            (None, Err(OpenOrParse::Parse(parse))) => parse,
+            Err(OpenOrParse::Parse(parse)) => parse,
         };
         if let Some(kind) = parse.io_error_kind() {
             return Err(Error::Io { path: path.to_owned(), source: kind.into() });
@@ -147,9 +166,9 @@ impl From<serde_json::Error> for OpenOrParse {
     }
 }
 
-struct TopObject<'a, 'w, 's>(&'a mut Walk<'w, 's>);
+struct TopObject<'a, 'w>(&'a mut Walk<'w>);
 
-impl<'de> Visitor<'de> for TopObject<'_, '_, '_> {
+impl<'de> Visitor<'de> for TopObject<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,12 +193,12 @@ impl<'de> Visitor<'de> for TopObject<'_, '_, '_> {
     }
 }
 
-struct Entries<'a, 'w, 's> {
-    walk: &'a mut Walk<'w, 's>,
+struct Entries<'a, 'w> {
+    walk: &'a mut Walk<'w>,
     name: &'static str,
 }
 
-impl<'de> DeserializeSeed<'de> for Entries<'_, '_, '_> {
+impl<'de> DeserializeSeed<'de> for Entries<'_, '_> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -188,7 +207,7 @@ impl<'de> DeserializeSeed<'de> for Entries<'_, '_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Entries<'_, '_, '_> {
+impl<'de> Visitor<'de> for Entries<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -212,8 +231,8 @@ impl<'de> Visitor<'de> for Entries<'_, '_, '_> {
                 let next = chunk.first + chunk.entries.len();
                 let full =
                     std::mem::replace(&mut chunk, Chunk { first: next, entries: Vec::new() });
-                if let Err(fault) = (self.walk.sink)(self.name, full) {
-                    self.walk.fault = Some(fault);
+                if self.walk.sender.send((self.name, full)).is_err() {
+                    // Nobody sees this: the sink's own error is returned.
                     return Err(serde::de::Error::custom("stopped"));
                 }
             }

@@ -48,7 +48,7 @@ fn axis_titles(svg: &mut String, horizontal: &str, vertical: &str) {
 /// Color of one of ten thresholds, from light to dark violet.
 pub(super) fn threshold_color(at: usize) -> String {
     let part = at as f64 / 9.0;
-    format!("hsl({:.0} 70% {:.0}%)", 200.0 + 75.0 * part, 58.0 - 14.0 * part)
+    format!("hsl({:.0} 70% {:.0}%)", 200.0 + 75.0 * part, 62.0 - 8.0 * part)
 }
 
 /// Precision over recall, one line per curve.

@@ -13,7 +13,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
       const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
       const rows = [...body.rows];
-      rows.sort((a, b) => text ? key(a).localeCompare(key(b)) : Number(key(a)) - Number(key(b)));
+      rows.sort((a, b) => text ? key(a).localeCompare(key(b), undefined, { numeric: true }) : Number(key(a)) - Number(key(b)));
       if (!ascending) rows.reverse();
       body.append(...rows);
     });
