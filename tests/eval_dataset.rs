@@ -7,7 +7,7 @@ use candle_detection::eval::{
     CocoDataset, Coverage, FindingKind, MaxDetections, ResultsFile, Segmentation, Tolerance,
     evaluate_results,
 };
-use candle_detection::structures::{ImageSize, Rle};
+use candle_detection::structures::ImageSize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -382,79 +382,6 @@ fn missing_areas_and_boxes_come_from_the_outline() {
     let two = json!([[1, 2, 4, 2, 4, 6], [3, 1, 9, 1, 9, 3]]);
     assert_eq!(bbox(json!({"bbox": null, "segmentation": two})), [1.0, 1.0, 8.0, 5.0]);
     assert_eq!(bbox(json!({"bbox": null, "segmentation": runs})), [0.0, 5.0, 1.0, 3.0]);
-}
-
-/// Rows and columns of the pixels in a mask.
-fn pixels(rle: &Rle) -> Vec<(usize, usize)> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    for (index, &run) in rle.counts.iter().enumerate() {
-        for pixel in at..at + run as usize {
-            if index % 2 == 1 {
-                found.push((pixel % rle.size.height, pixel / rle.size.height));
-            }
-        }
-        at += run as usize;
-    }
-    assert_eq!(at, rle.size.height * rle.size.width, "runs cover the mask exactly");
-    found
-}
-
-fn square(low: f64, high: f64) -> Vec<f64> {
-    vec![low, low, high, low, high, high, low, high]
-}
-
-fn drawn(polygons: Vec<Vec<f64>>) -> Vec<(usize, usize)> {
-    pixels(&Segmentation::Polygons(polygons).to_rle(CANVAS))
-}
-
-fn block(from: usize, to: usize) -> Vec<(usize, usize)> {
-    (from..=to).flat_map(|x| (from..=to).map(move |y| (y, x))).collect()
-}
-
-#[test]
-fn polygons_become_cocos_pixels() {
-    assert_eq!(drawn(vec![square(0.0, 9.0)]), block(0, 8));
-    assert_eq!(drawn(vec![square(2.0, 5.0)]), block(2, 4));
-    assert_eq!(drawn(vec![square(0.5, 3.5)]), block(1, 3));
-    assert_eq!(drawn(vec![square(2.6, 7.6)]), block(3, 7));
-    assert_eq!(drawn(vec![square(-5.0, 4.0)]), block(0, 3));
-    assert_eq!(drawn(vec![square(8.0, 20.0)]), block(8, 11));
-    assert!(drawn(vec![square(20.0, 30.0)]).is_empty());
-    assert!(drawn(vec![square(-30.0, -20.0)]).is_empty());
-    assert!(drawn(vec![]).is_empty());
-    assert!(drawn(vec![vec![1.0, 1.0, 4.0, 4.0, 9.0, 9.0]]).is_empty());
-}
-
-#[test]
-fn several_polygons_are_a_union_whatever_their_direction() {
-    // Even-odd filling would punch a hole where they overlap.
-    assert_eq!(drawn(vec![square(0.0, 9.0), square(2.0, 5.0)]), block(0, 8));
-    let mut reversed = square(0.0, 9.0);
-    reversed.reverse();
-    let reversed: Vec<f64> = reversed.chunks(2).flat_map(|corner| [corner[1], corner[0]]).collect();
-    assert_eq!(drawn(vec![reversed]), block(0, 8));
-    let apart = drawn(vec![square(0.0, 3.0), square(6.0, 9.0)]);
-    assert_eq!(apart, [block(0, 2), block(6, 8)].concat());
-}
-
-#[test]
-fn run_lengths_go_down_the_columns_and_begin_with_zeros() {
-    let read = |counts: Value| {
-        let mask = json!({"segmentation": {"size": [10, 10], "counts": counts}});
-        let mut file = one(mask);
-        file["images"][0] = json!({"id": 8, "height": 10, "width": 10});
-        let dataset = open(&file).unwrap();
-        pixels(&dataset.annotations(8)[0].segmentation.to_rle(ImageSize { height: 10, width: 10 }))
-    };
-    assert_eq!(read(json!([5, 3, 92])), [(5, 0), (6, 0), (7, 0)]);
-    assert_eq!(read(json!([0, 3, 97])), [(0, 0), (1, 0), (2, 0)]);
-    assert_eq!(read(json!([5, 3, 10])), [(5, 0), (6, 0), (7, 0)]);
-    assert_eq!(read(json!([97, 3])), [(7, 9), (8, 9), (9, 9)]);
-    assert_eq!(read(json!([5, 3])), [(5, 0), (6, 0), (7, 0)]);
-    assert!(read(json!([])).is_empty());
-    // 5, 3, 92 in the compressed spelling.
-    assert_eq!(read(json!("53l2")), [(5, 0), (6, 0), (7, 0)]);
 }
 
 #[test]

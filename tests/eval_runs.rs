@@ -16,7 +16,7 @@ use candle_detection::eval::{
 use candle_detection::structures::{BoxXyxy, Detections, Instance, Mask};
 use candle_detection::{Error, Event, ImageInput, Result, Silent};
 use image::{Rgb, RgbImage};
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 const IMAGES: u64 = 23;
@@ -441,47 +441,6 @@ fn parts_that_do_not_belong_together_are_named() {
     std::fs::create_dir(&empty).unwrap();
     assert!(message(Merged::read(&empty)).contains("has no `*.journal`"));
     assert!(message(Merged::read(&folder.path().join("nowhere"))).contains("nowhere"));
-}
-
-/// A JPEG stored lying, 24 × 16 (width × height), that its EXIF tag turns upright: 16 × 24.
-fn lying_jpeg() -> Vec<u8> {
-    let mut jpeg = Vec::new();
-    let picture = RgbImage::from_fn(24, 16, |x, y| Rgb([(10 * x) as u8, (15 * y) as u8, 90]));
-    image::codecs::jpeg::JpegEncoder::new(&mut jpeg).encode_image(&picture).unwrap();
-    // One tag, 0x0112 (orientation) = 6, in an APP1 segment right after the start marker.
-    let mut exif =
-        b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0".to_vec();
-    let mut segment = vec![0xff, 0xe1];
-    segment.extend((exif.len() as u16 + 2).to_be_bytes());
-    segment.append(&mut exif);
-    jpeg.splice(2..2, segment);
-    jpeg
-}
-
-#[test]
-fn pixels_are_those_that_were_annotated() {
-    let folder = TempDir::new().unwrap();
-    std::fs::write(folder.path().join("a.jpg"), lying_jpeg()).unwrap();
-    let with = |size: Value| {
-        let mut image = json!({"id": 5, "file_name": "a.jpg"});
-        if let [height, width] = &size.as_array().cloned().unwrap_or_default()[..] {
-            image["height"] = height.clone();
-            image["width"] = width.clone();
-        }
-        let file = json!({"images": [image], "annotations": [], "categories": []});
-        std::fs::write(folder.path().join("annotations.json"), file.to_string()).unwrap();
-        let dataset = open(folder.path());
-        let sample = dataset.samples().next().unwrap();
-        sample.image().map(|image| (image.size().height, image.size().width))
-    };
-    assert_eq!(with(json!([16, 24])).unwrap(), (16, 24), "as stored");
-    assert_eq!(with(json!([24, 16])).unwrap(), (24, 16), "turned upright");
-    assert_eq!(with(json!([])).unwrap(), (16, 24), "as stored where the file doesn't tell");
-    let neither = message(with(json!([24, 24])));
-    for size in ["image 5", "its size is 24×24", "16×24", "24×16 (height × width) when turned"]
-    {
-        assert!(neither.contains(size), "{size}: {neither}");
-    }
 }
 
 #[test]
