@@ -161,7 +161,7 @@ fn rebuild<'a>(
     {
         return Err("it is a lazily negated or conjugated view".to_owned());
     }
-    let storage = self::storage(pickle, *storage)?;
+    let storage = stored(pickle, *storage)?;
     let layout = Layout::strided(
         sizes(pickle, *shape, "shape")?,
         sizes(pickle, *strides, "strides")?,
@@ -198,7 +198,7 @@ fn sizes(pickle: &Pickle<'_>, id: Id, what: &str) -> Result<Vec<usize>, String> 
     }
 }
 
-fn storage<'a>(pickle: &Pickle<'a>, id: Id) -> Result<StorageRef<'a>, String> {
+fn stored<'a>(pickle: &Pickle<'a>, id: Id) -> Result<StorageRef<'a>, String> {
     match pickle.get(id) {
         Value::Persistent(id) => storage_ref(pickle, *id),
         other => Err(format!("its storage is {}", other.kind())),

@@ -57,13 +57,15 @@ pub(super) fn decode(bytes: &[u8], origin: &str, options: &DecodeOptions) -> Res
     let format = image::guess_format(bytes)
         .map_err(|source| Error::Image { origin: origin.to_owned(), source })?;
     // Decoders are written to return errors; where one panics on a malformed file all the same, its caller must not.
-    catch_unwind(AssertUnwindSafe(|| {
-        let image = decode_as(format, bytes, origin, options)?;
-        // The decoder fills up what is missing and says nothing.
-        if format == ImageFormat::Jpeg && !jpeg::is_complete(bytes, &image, options.orientation) {
-            return Err(truncated());
+    catch_unwind(AssertUnwindSafe(|| match decode_as(format, bytes, origin, options) {
+        // The decoder fills up what is missing, or complains of something else.
+        Ok(image) if format != ImageFormat::Jpeg => Ok(image),
+        Ok(image) if jpeg::is_complete(bytes, &image, options.orientation) => Ok(image),
+        Ok(_) => Err(truncated()),
+        Err(Error::Image { .. }) if format == ImageFormat::Jpeg && jpeg::lacks_scans(bytes) => {
+            Err(truncated())
         }
-        Ok(image)
+        Err(error) => Err(error),
     }))
     .unwrap_or_else(|_| {
         let hint = ImageFormatHint::Exact(format);

@@ -33,7 +33,7 @@ const CONTINUATION_LENGTH: usize = 4096;
 pub(super) fn is_complete(bytes: &[u8], decoded: &RgbImage, orientation: Orientation) -> bool {
     match scan(bytes) {
         Ending::Marked => true,
-        Ending::InHeaders => false,
+        Ending::BeforeLastScan => false,
         // All the scans are there. If the last one is short of data, the image depends on what follows.
         Ending::InLastScan => CONTINUATIONS.iter().all(|&byte| {
             let end = bytes.len() - usize::from(bytes.last() == Some(&0xff));
@@ -47,6 +47,11 @@ pub(super) fn is_complete(bytes: &[u8], decoded: &RgbImage, orientation: Orienta
     }
 }
 
+/// Whether the data ends before its last scan begins.
+pub(super) fn lacks_scans(bytes: &[u8]) -> bool {
+    scan(bytes) == Ending::BeforeLastScan
+}
+
 /// How the data ends.
 #[derive(Debug, PartialEq, Eq)]
 enum Ending {
@@ -55,7 +60,7 @@ enum Ending {
     /// Within the data of a scan, after which the image has no further scan.
     InLastScan,
     /// Anywhere else.
-    InHeaders,
+    BeforeLastScan,
 }
 
 /// Walks from marker to marker.
@@ -70,7 +75,7 @@ fn scan(bytes: &[u8]) -> Ending {
             rest.windows(2).position(|pair| pair[0] == 0xff && !matches!(pair[1], 0 | 0xff));
         let Some(position) = marker else {
             let all_sent = components.iter().all(|(_, sent)| sent.iter().all(|&sent| sent));
-            return if in_scan && all_sent { Ending::InLastScan } else { Ending::InHeaders };
+            return if in_scan && all_sent { Ending::InLastScan } else { Ending::BeforeLastScan };
         };
         let code = rest[position + 1];
         rest = &rest[position + 2..];
@@ -82,7 +87,7 @@ fn scan(bytes: &[u8]) -> Ending {
         {
             continue;
         }
-        let Some((segment, after)) = split_segment(rest) else { return Ending::InHeaders };
+        let Some((segment, after)) = split_segment(rest) else { return Ending::BeforeLastScan };
         rest = after;
         in_scan = code == marker::START_OF_SCAN;
         let tables = [marker::HUFFMAN_TABLES, marker::EXTENSION, marker::ARITHMETIC_CONDITIONS];
