@@ -186,7 +186,7 @@ fn bombs_are_cheap() {
     refused(&dict(&deep), "no state dict");
     // Each tuple holds the last one twice: 2^200 leaves.
     let mut doubled = b")q\x00".to_vec();
-    doubled.extend(b"h\x00h\x00\x86q\x00".repeat(200));
+    doubled.extend(b"0h\x00h\x00\x86q\x00".repeat(200));
     refused(&dict(&doubled), "no state dict");
     // A dict that holds itself under a wrapper's name.
     let own = [b"\x80\x02}q\x00".as_slice(), &text("model"), b"h\x00s."].concat();
