@@ -1,5 +1,6 @@
 use candle_core::{DType, Device, Tensor};
 
+use super::cpu::Algorithm;
 use super::*;
 use crate::ops::support::testing::{Random, assert_close_relative, values};
 
@@ -44,7 +45,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn check(case: &Case, activation: Activation, with_residual: bool) {
+fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, with_residual: bool) {
     let Case { input: dims, outputs, window, params } = *case;
     let mut random = Random::new(7);
     let input = random.tensor(&dims);
@@ -63,20 +64,28 @@ fn check(case: &Case, activation: Activation, with_residual: bool) {
         weight_dims,
         &values(&bias),
         params,
-        residual_values.as_deref(),
-        activation,
+        Epilogue { residual: residual_values.as_deref(), activation },
     );
     let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
-    let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
+    let prepared =
+        PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params).unwrap();
     let found = conv2d(&input, &prepared, residual.as_ref(), activation).unwrap();
+    println!("{dims:?} {outputs} {params:?} {} {algorithm:?}", isa.name());
     assert_close_relative(&found, &expected, TOLERANCE);
 }
 
 #[test]
 fn agrees_with_the_definition() {
     for case in cases() {
-        check(&case, Activation::None, false);
-        check(&case, Activation::Relu, true);
+        for isa in Isa::available() {
+            for algorithm in [Algorithm::Direct, Algorithm::Winograd4, Algorithm::Winograd6] {
+                let fits = Algorithm::can_transform(case.window, case.params);
+                if fits || algorithm == Algorithm::Direct {
+                    check(&case, isa, algorithm, Activation::None, false);
+                    check(&case, isa, algorithm, Activation::Relu, true);
+                }
+            }
+        }
     }
 }
 
