@@ -184,6 +184,14 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// A device has no such name, or is not there.
+    #[error("device `{name}`: {problem}")]
+    DeviceName {
+        /// The name asked for.
+        name: String,
+        /// Why it can't be used.
+        problem: String,
+    },
     /// A COCO annotation or results file is damaged or inconsistent.
     #[error("{path}: {entry}: {problem}")]
     Dataset {

@@ -1,13 +1,57 @@
-//! Mask R-CNN in pure Rust on candle.
+//! Mask R-CNN in pure Rust on candle: torchvision's weights in, torchvision's detections out.
+//!
+//! ```no_run
+//! use candle_detection::{Detector, ImageInput};
+//!
+//! // By name: published weights, downloaded once, checked against their hash.
+//! let detector = Detector::from_name("maskrcnn_resnet50_fpn")?;
+//! let detections = detector.detect(&ImageInput::open("street.jpg".as_ref())?)?;
+//! for instance in detections.above(0.7) {
+//!     let name = detector.categories().name(instance.label).unwrap_or("?");
+//!     println!("{name} {:.2} {:?}", instance.score, instance.bbox);
+//! }
+//! # Ok::<(), candle_detection::Error>(())
+//! ```
+//!
+//! Modules in reading order, which is the order in which an image passes through them:
+//!
+//! - [`structures`]: what passes between rooms;
+//! - [`config`]: what defines a model, and the catalogue;
+//! - [`transform`]: images → batch, and detections back to the images' pixels;
+//! - [`backbone`]: batch → feature pyramid;
+//! - [`rpn`], with [`anchor_utils`]: features → proposals;
+//! - [`roi_heads`]: proposals → instances and their masks;
+//! - [`Detector`] and [`GeneralizedRcnn`]: all of it in one call;
+//! - [`ops`] and [`layers`]: what the rooms are made of;
+//! - [`checkpoint`]: weight files;
+//! - [`eval`]: COCO data sets and metrics;
+//! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 
+pub mod backbone;
+pub mod checkpoint;
 pub mod config;
+mod detector;
+pub mod device;
 mod error;
+#[cfg(feature = "eval")]
+pub mod eval;
 mod image_input;
+pub mod layers;
 pub mod ops;
 mod progress;
+pub mod roi_heads;
+pub mod rpn;
 pub mod structures;
+pub mod transform;
+#[cfg(feature = "visualize")]
+pub mod visualize;
 
+pub use candle_core::Device;
+
+pub use checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
+pub use detector::{Detector, DetectorBuilder, GeneralizedRcnn, Settings, Weights};
 pub use error::{Error, Mismatches, Result, WrongShape};
-pub use image_input::ImageInput;
+pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};
+pub use rpn::anchor_utils;

@@ -1,23 +1,59 @@
 //! Operations on tensors, one folder each. Images and features are channels last: `[N, H, W, C]`.
 //!
+//! An op's `mod.rs` is its contract: documentation, checks, capacities, tie rules. `cpu.rs` only computes. Ops don't
+//! call ops; where one needs another's result, the room above composes them.
+//!
 //! | op | computes |
 //! | --- | --- |
-//! | [`conv2d()`] | convolution, bias, residual and activation |
-//! | [`linear()`] | matrix product with weights, bias and activation |
-//! | [`conv_transpose2d()`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
-//! | [`max_pool2d()`] | largest value of each window |
-//! | [`upsample_add()`] | a coarse map enlarged to a fine one's size, plus the fine one |
+//! | [`resize_normalize`] | images of any size → one normalised, resized, padded batch |
+//! | [`conv2d`] | convolution, bias, residual and activation |
+//! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
+//! | [`linear`] | matrix product with weights, bias and activation |
+//! | [`max_pool2d`] | largest value of each window |
+//! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
+//! | [`anchor_grid`] | anchors of all levels from shape scalars |
+//! | [`top_k`] | best entries of every level |
+//! | [`decode_proposals`] | boxes and scores of chosen anchors |
+//! | [`nms`] | boxes that no better one of their group overlaps |
+//! | [`gather_slots`] | rows by index, zero above the count |
+//! | [`roi_align`] | features of each box from the level that suits its size |
+//! | [`select_candidates`] | (proposal, class) pairs above the score threshold, decoded |
+//! | [`class_masks`] | mask probabilities of each row's own class |
+//! | [`scale_boxes`] | boxes in pixels of another image size |
+//! | [`pack_results`] | several results in one buffer |
 
-pub mod conv2d;
-pub mod conv_transpose2d;
-pub mod linear;
-pub mod max_pool2d;
+mod anchor_grid;
+mod class_masks;
+mod conv2d;
+mod conv_transpose2d;
+mod decode_proposals;
+mod gather_slots;
+mod linear;
+mod max_pool2d;
+mod nms;
+mod pack_results;
+mod resize_normalize;
+mod roi_align;
+mod scale_boxes;
+mod select_candidates;
 pub(crate) mod support;
-pub mod upsample_add;
+mod top_k;
+mod upsample_add;
 
+pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
+pub use class_masks::class_masks;
 pub use conv_transpose2d::{PreparedConvTranspose2d, conv_transpose2d};
 pub use conv2d::{Conv2dParams, PreparedConv2d, conv2d};
+pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
+pub use gather_slots::gather_slots;
 pub use linear::{PreparedLinear, linear};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};
+pub use nms::{Kept, NmsParams, nms};
+pub use pack_results::pack_results;
+pub use resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize};
+pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};
+pub use scale_boxes::scale_boxes;
+pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
+pub use top_k::{TopK, top_k};
 pub use upsample_add::upsample_add;

@@ -45,3 +45,10 @@ pub struct ImageBatch {
     /// Where each image lies in `pixels`.
     pub geometry: BatchGeometry,
 }
+
+impl BatchGeometry {
+    /// (height, width) of each image in the batch, without padding: what boxes are clipped to.
+    pub fn resized_sizes(&self) -> Vec<(usize, usize)> {
+        self.images.iter().map(|image| (image.resized.height, image.resized.width)).collect()
+    }
+}

@@ -4,6 +4,7 @@
 //! valid slots, never "as many as survived". Slots from the count on are zero.
 
 mod detections;
+mod download;
 mod features;
 mod image;
 mod mask;
@@ -12,5 +13,5 @@ mod slots;
 pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
-pub use mask::{Mask, MaskRegion, Polygon, Rle};
+pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
 pub use slots::{DetectionBatch, Instances, Proposals};

@@ -1,6 +1,8 @@
 //! Checks of arguments. All errors that a caller of an op can cause arise here, so that kernels have none.
 
-use candle_core::{DType, Device, Storage, Tensor};
+use std::ops::Deref;
+
+use candle_core::{DType, Device, Layout, Storage, Tensor, WithDType};
 
 use crate::error::{Error, Result};
 
@@ -32,13 +34,18 @@ impl<'a> Argument<'a> {
 
     /// Requires the device of another argument.
     pub fn same_device(self, other: &Tensor) -> Result<Self> {
-        if self.tensor.device().same_device(other.device()) {
+        self.on(other.device())
+    }
+
+    /// Requires a device.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        if self.tensor.device().same_device(device) {
             return Ok(self);
         }
         Err(Error::Device {
             op: self.op,
             argument: self.name,
-            expected: format!("{:?}", other.device().location()),
+            expected: format!("{:?}", device.location()),
             found: format!("{:?}", self.tensor.device().location()),
         })
     }
@@ -85,21 +92,39 @@ pub(crate) fn unsupported(op: &'static str, device: &Device) -> Error {
     Error::Unsupported { op, device: format!("{:?}", device.location()) }
 }
 
+/// The values of a contiguous CPU tensor, from its locked storage.
+pub(crate) fn cpu_slice<'a, T: WithDType, S: Deref<Target = Storage>>(
+    locked: &'a (S, &Layout),
+) -> Result<&'a [T]> {
+    let (storage, layout) = locked;
+    match &**storage {
+        Storage::Cpu(cpu) => {
+            let start = layout.start_offset();
+            Ok(&cpu.as_slice::<T>()?[start..start + layout.shape().elem_count()])
+        }
+        other => Err(unsupported("a CPU kernel", &other.device())),
+    }
+}
+
+/// Turns variables that hold CPU tensors into slices of their values, for the rest of the scope.
+///
+/// `lend!(boxes: f32, groups: u32);` A tensor that is not contiguous is copied first.
+macro_rules! lend {
+    ($($name:ident: $value:ty),+) => {$(
+        let $name = $name.contiguous()?;
+        let $name = $name.storage_and_layout();
+        let $name: &[$value] = $crate::ops::support::check::cpu_slice(&$name)?;
+    )+};
+}
+pub(crate) use lend;
+
 /// Lends the values of a CPU tensor, as they lie if contiguous, else copied.
-pub(crate) fn with_slice<T: candle_core::WithDType, R>(
+pub(crate) fn with_slice<T: WithDType, R>(
     tensor: &Tensor,
     use_values: impl FnOnce(&[T]) -> R,
 ) -> Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(cpu) => {
-            let values = cpu.as_slice::<T>()?;
-            let start = layout.start_offset();
-            Ok(use_values(&values[start..start + layout.shape().elem_count()]))
-        }
-        _ => Err(unsupported("a CPU kernel", tensor.device())),
-    }
+    lend!(tensor: T);
+    Ok(use_values(tensor))
 }
 
 /// Like [`with_slice`], for an argument that may be absent.

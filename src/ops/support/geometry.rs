@@ -50,3 +50,37 @@ pub(crate) fn clip(b: [f32; 4], width: f32, height: f32) -> [f32; 4] {
 pub(crate) fn is_usable(b: [f32; 4], min_side: f32) -> bool {
     b.iter().all(|c| c.is_finite()) && b[2] - b[0] >= min_side && b[3] - b[1] >= min_side
 }
+
+/// `1 / (1 + e^−x)`.
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_capped() {
+        let decoded = decode([0.0, 0.0, 100.0, 0.0], [0.0, 0.0, 10.0, 10.0], [1.0; 4]);
+        // The exponential may differ in its last bit from one platform to the next.
+        for (found, expected) in decoded.iter().zip([-307.5, 0.0, 317.5, 10.0]) {
+            assert!((found - expected).abs() < 1e-4, "{decoded:?}");
+        }
+        assert_eq!(MAX_LOG_SCALE, (1000f64 / 16.0).ln() as f32);
+    }
+
+    #[test]
+    fn areas_have_no_extra_pixel() {
+        assert_eq!(iou([0.0, 0.0, 10.0, 10.0], [0.0, 0.0, 10.0, 5.0]), 0.5);
+        assert!(iou([5.0; 4], [5.0; 4]).is_nan());
+    }
+
+    #[test]
+    fn sides_at_the_limit_are_usable() {
+        assert!(is_usable([0.0, 0.0, 0.01, 0.01], 0.01));
+        assert!(!is_usable([0.0, 0.0, 0.0099, 5.0], 0.01));
+        assert!(!is_usable([0.0, 0.0, f32::INFINITY, 5.0], 0.01));
+        assert!(!is_usable([f32::NAN, 0.0, 4.0, 5.0], 0.01));
+    }
+}

@@ -1,0 +1,220 @@
+//! Finds the objects of photos: an annotated copy and a line per image, and COCO results as JSON.
+//!
+//!     cargo run --release --example detect -- --weights FILE photo.jpg
+
+mod inputs;
+mod output;
+mod results;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use candle_detection::structures::Detections;
+use candle_detection::{
+    DecodeOptions, Detector, DetectorBuilder, Event, ImageInput, Orientation, Weights, config,
+    device,
+};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Find the objects of photos with Mask R-CNN or Faster R-CNN.
+#[derive(Debug, Parser)]
+struct Args {
+    /// A model of the catalogue, or a model file.
+    #[arg(long, default_value = "maskrcnn_resnet50_fpn")]
+    model: String,
+    /// A safetensors file or PyTorch checkpoint; without it, the published weights are downloaded once.
+    #[arg(long)]
+    weights: Option<PathBuf>,
+    /// cpu, cuda or cuda:N.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Pixels of the shorter side after resizing; the model's own by default.
+    #[arg(long)]
+    min_size: Option<usize>,
+    /// Cap on the longer side after resizing; the model's own by default.
+    #[arg(long)]
+    max_size: Option<usize>,
+    /// Report objects with a score strictly above this.
+    #[arg(long, default_value_t = 0.5)]
+    score_threshold: f32,
+    /// Images per forward pass.
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Folder for the annotated copies.
+    #[arg(long, default_value = "detections")]
+    output: PathBuf,
+    /// Write COCO results to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Take pixels as they are stored, instead of turning the picture upright.
+    #[arg(long)]
+    no_exif: bool,
+    /// Images, folders or globs.
+    #[arg(required = true)]
+    paths: Vec<String>,
+}
+
+/// An image on its way through the threads.
+struct Job {
+    path: PathBuf,
+    image: Result<ImageInput>,
+}
+
+/// What became of an image.
+struct Outcome {
+    path: PathBuf,
+    found: Result<(ImageInput, Detections)>,
+}
+
+/// Decoded images and finished ones that may wait: enough to keep all threads busy, little memory.
+const WAITING: usize = 4;
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    ensure!(args.batch > 0, "--batch is 0, expected at least 1");
+    let paths = inputs::expand(&args.paths)?;
+    let detector = load(&args)?;
+    let mut writer =
+        output::Writer::new(&args.output, args.json.as_deref(), detector.categories())?;
+    let bar = progress_bar(paths.len() as u64);
+
+    // Decoding, inference, and drawing overlap, each on a thread of its own.
+    let failures = thread::scope(|scope| -> Result<usize> {
+        let (to_detect, decoded) = sync_channel::<Job>(WAITING.max(args.batch));
+        let (to_write, finished) = sync_channel::<Outcome>(WAITING.max(args.batch));
+        let options = decode_options(&args);
+        scope.spawn(move || {
+            for path in paths {
+                let image = ImageInput::open_with(&path, &options).map_err(anyhow::Error::from);
+                if to_detect.send(Job { path, image }).is_err() {
+                    return;
+                }
+            }
+        });
+        let detector = &detector;
+        scope.spawn(move || {
+            let mut batch = Vec::with_capacity(args.batch);
+            loop {
+                let job = decoded.recv().ok();
+                let last = job.is_none();
+                batch.extend(job);
+                if batch.len() == args.batch || last {
+                    for outcome in detect(detector, std::mem::take(&mut batch)) {
+                        if to_write.send(outcome).is_err() {
+                            return;
+                        }
+                    }
+                }
+                if last {
+                    return;
+                }
+            }
+        });
+        let mut failures = 0;
+        for outcome in finished {
+            let line = outcome
+                .found
+                .and_then(|(image, found)| writer.write(&outcome.path, &image, &found));
+            match line {
+                Ok(line) => bar.suspend(|| println!("{line}")),
+                Err(error) => {
+                    failures += 1;
+                    bar.suspend(|| eprintln!("{}: {error:#}", outcome.path.display()));
+                }
+            }
+            bar.inc(1);
+        }
+        Ok(failures)
+    })?;
+    bar.finish_and_clear();
+    writer.finish()?;
+    if failures > 0 {
+        eprintln!("{failures} images could not be processed");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(args: &Args) -> Result<Detector> {
+    let is_file = args.model.ends_with(".toml");
+    let config = if is_file {
+        config::ModelConfig::load(args.model.as_ref())
+    } else {
+        config::get(&args.model)
+    }?;
+    let bar = ProgressBar::hidden();
+    let mut builder = DetectorBuilder::new(config)
+        .device(device::parse(&args.device)?)
+        .score_threshold(args.score_threshold)
+        .configure(|config| {
+            config.image.min_size = args.min_size.unwrap_or(config.image.min_size);
+            config.image.max_size = args.max_size.unwrap_or(config.image.max_size);
+        })
+        .progress(move |event: Event<'_>| {
+            if let Event::Downloading { file, done, total } = event {
+                if bar.is_hidden() {
+                    bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+                    bar.set_style(download_style());
+                    bar.set_message(file.to_owned());
+                }
+                bar.set_length(total.unwrap_or(done));
+                bar.set_position(done);
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+    if let Some(file) = &args.weights {
+        builder = builder.weights(Weights::File(file.clone()));
+    }
+    builder.build().with_context(|| format!("cannot load {}", args.model))
+}
+
+fn decode_options(args: &Args) -> DecodeOptions {
+    let orientation = if args.no_exif { Orientation::Raw } else { Orientation::Upright };
+    DecodeOptions { orientation, ..DecodeOptions::default() }
+}
+
+/// Runs the readable images of a batch together; an image that could not be read keeps its place and its error.
+fn detect(detector: &Detector, batch: Vec<Job>) -> Vec<Outcome> {
+    let images: Vec<ImageInput> =
+        batch.iter().filter_map(|job| job.image.as_ref().ok().cloned()).collect();
+    match detector.detect_batch(&images) {
+        Ok(found) => {
+            let mut found = found.into_iter();
+            let outcome = |job: Job| Outcome {
+                path: job.path,
+                found: job.image.and_then(|image| {
+                    let detections = found.next().context("an image without a result")?;
+                    Ok((image, detections))
+                }),
+            };
+            batch.into_iter().map(outcome).collect()
+        }
+        Err(error) => {
+            let message = format!("{:#}", anyhow::Error::from(error));
+            let failed = |job: Job| Outcome {
+                path: job.path,
+                found: job.image.and_then(|_| Err(anyhow::anyhow!(message.clone()))),
+            };
+            batch.into_iter().map(failed).collect()
+        }
+    }
+}
+
+fn progress_bar(images: u64) -> ProgressBar {
+    if images < 2 {
+        return ProgressBar::hidden();
+    }
+    let template = "{bar:40} {pos}/{len} images, {per_sec}, {eta} left";
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(images).with_style(style)
+}
+
+fn download_style() -> ProgressStyle {
+    let template = "{msg} {bar:40} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

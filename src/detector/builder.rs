@@ -1,0 +1,179 @@
+//! Choices that are made once, before a model is loaded.
+
+use std::path::PathBuf;
+
+use candle_core::Device;
+use candle_nn::VarBuilder;
+
+use super::{Detector, GeneralizedRcnn};
+use crate::backbone::{self, Backbone};
+use crate::checkpoint::{self, Checkpoint, CheckpointSource, Loading, RandomSource};
+use crate::config::{BackboneConfig, ModelConfig};
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Silent};
+use crate::roi_heads::InstanceHead;
+
+/// Where the weights come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Weights {
+    /// The first published file of the model, from the cache folder or downloaded into it.
+    Published,
+    /// The published file of this version, such as `coco_v1`.
+    PublishedVersion(String),
+    /// A safetensors file, or a PyTorch checkpoint.
+    File(PathBuf),
+    /// Random numbers, for tests.
+    Random {
+        /// The same seed gives the same weights.
+        seed: u64,
+    },
+}
+
+type BackboneConstructor =
+    Box<dyn FnOnce(VarBuilder, &BackboneConfig) -> Result<Box<dyn Backbone>>>;
+type HeadConstructor = Box<dyn FnOnce(VarBuilder, &ModelConfig) -> Result<Box<dyn InstanceHead>>>;
+
+/// Collects choices, then loads a [`Detector`].
+pub struct DetectorBuilder {
+    config: ModelConfig,
+    weights: Weights,
+    loading: Loading,
+    device: Device,
+    backbone: Option<BackboneConstructor>,
+    heads: Vec<HeadConstructor>,
+    progress: Box<dyn Progress>,
+}
+
+impl DetectorBuilder {
+    /// Starts from a model file; published weights, strict loading, on the CPU.
+    pub fn new(config: ModelConfig) -> Self {
+        Self {
+            config,
+            weights: Weights::Published,
+            loading: Loading::Strict,
+            device: Device::Cpu,
+            backbone: None,
+            heads: Vec::new(),
+            progress: Box::new(Silent),
+        }
+    }
+
+    /// Where the weights come from.
+    pub fn weights(mut self, weights: Weights) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    /// What to do about tensors that are missing, unknown or of another shape.
+    pub fn loading(mut self, loading: Loading) -> Self {
+        self.loading = loading;
+        self
+    }
+
+    /// Where the model runs.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Changes any number of the model's configuration.
+    pub fn configure(mut self, edit: impl FnOnce(&mut ModelConfig)) -> Self {
+        edit(&mut self.config);
+        self
+    }
+
+    /// Detections have a score strictly above this.
+    pub fn score_threshold(self, threshold: f32) -> Self {
+        self.configure(|config| config.detections.score_threshold = threshold)
+    }
+
+    /// The most detections of one image.
+    pub fn detections_per_image(self, detections: usize) -> Self {
+        self.configure(|config| config.detections.per_image = detections)
+    }
+
+    /// A backbone of your own, built from the weights under `backbone.`.
+    pub fn backbone(
+        mut self,
+        build: impl FnOnce(VarBuilder, &BackboneConfig) -> Result<Box<dyn Backbone>> + 'static,
+    ) -> Self {
+        self.backbone = Some(Box::new(build));
+        self
+    }
+
+    /// One more head on the detections, built from the weights under `roi_heads.`.
+    pub fn head(
+        mut self,
+        build: impl FnOnce(VarBuilder, &ModelConfig) -> Result<Box<dyn InstanceHead>> + 'static,
+    ) -> Self {
+        self.heads.push(Box::new(build));
+        self
+    }
+
+    /// Who hears of a download.
+    pub fn progress(mut self, progress: impl Progress + 'static) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Validates the configuration, finds and checks the weights, and loads them.
+    ///
+    /// # Errors
+    /// [`Error::Config`], those of the download, or those of the weight file; a file that does not fit is reported with
+    /// every tensor at fault.
+    pub fn build(mut self) -> Result<Detector> {
+        let config = self.config.clone();
+        config.validate(&config.name)?;
+        let categories = config.label_map()?;
+        let (network, load_report) = match self.weight_file()? {
+            None => {
+                let Weights::Random { seed } = self.weights else {
+                    return Err(no_published_weights(&config.name, String::new()));
+                };
+                (self.load_network(RandomSource { seed }.var_builder(&self.device.clone()))?, None)
+            }
+            Some(path) => {
+                let source = CheckpointSource::new(Checkpoint::open(&path)?, self.loading);
+                let network = self.load_network(source.var_builder(&self.device))?;
+                (network, Some(source.finish(&config.name)?))
+            }
+        };
+        Ok(Detector { config, categories, network, device: self.device, load_report })
+    }
+
+    /// The weight file, downloaded if need be; `None` for random weights.
+    fn weight_file(&self) -> Result<Option<PathBuf>> {
+        let published = &self.config.weights;
+        let chosen = match &self.weights {
+            Weights::Random { .. } => return Ok(None),
+            Weights::File(path) => return Ok(Some(path.clone())),
+            Weights::Published => published.first(),
+            Weights::PublishedVersion(version) => published.iter().find(|w| w.version == *version),
+        };
+        let chosen = chosen.ok_or_else(|| {
+            let version = match &self.weights {
+                Weights::PublishedVersion(version) => format!(" of version `{version}`"),
+                _ => String::new(),
+            };
+            no_published_weights(&self.config.name, version)
+        })?;
+        checkpoint::fetch(chosen, self.progress.as_ref()).map(Some)
+    }
+
+    fn load_network(&mut self, weights: VarBuilder<'static>) -> Result<GeneralizedRcnn> {
+        let backbone = match self.backbone.take() {
+            Some(build) => build(weights.pp("backbone"), &self.config.backbone)?,
+            None => backbone::build(&weights.pp("backbone"), &self.config.backbone)?,
+        };
+        let mut network = GeneralizedRcnn::load_on(&weights, &self.config, backbone)?;
+        for build in self.heads.drain(..) {
+            network.instance_heads.push(build(weights.pp("roi_heads"), &self.config)?);
+        }
+        Ok(network)
+    }
+}
+
+fn no_published_weights(model: &str, version: String) -> Error {
+    Error::NoPublishedWeights { model: model.to_owned(), version }
+}

@@ -1,0 +1,300 @@
+//! The metric engine behind this room: the crate hotcoco, and nothing of it passes this file.
+//!
+//! It follows pycocotools to the last bit on well-formed input. What differs on purpose is decided by the callers:
+//! input is validated before it arrives here, so that nothing is silently dropped.
+
+use std::path::Path;
+
+use hotcoco::mask::{self, RleRef};
+use hotcoco::primitives::greedy::{self, GtMasks};
+use hotcoco::primitives::sim;
+use hotcoco::{Annotation, Category, EvalMode, Image, IouType, Params, StreamingEval};
+
+use super::dataset::{CocoAnnotation, CocoCategory, CocoImage, Coverage};
+use super::metrics::{CategoryMetrics, CocoMetrics, MaxDetections, PrCurve};
+use super::results::CocoResult;
+use super::segmentation::Segmentation;
+use super::{IOU_THRESHOLDS, IouKind};
+use crate::error::{Error, Result};
+use crate::structures::{ImageSize, Rle};
+
+/// Images matched in one call: enough work for every core, little enough to be forgotten in memory.
+const BATCH: usize = 64;
+
+/// One metric family in the making: images go in, figures come out.
+pub(super) struct Engine {
+    kind: IouKind,
+    max_detections: MaxDetections,
+    stream: StreamingEval,
+    images: Vec<Image>,
+    truths: Vec<Annotation>,
+    results: Vec<Annotation>,
+    counts: Vec<(u64, Counts)>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    objects: usize,
+    detections: usize,
+}
+
+impl Engine {
+    pub fn new(kind: IouKind, categories: &[CocoCategory], max: MaxDetections) -> Result<Self> {
+        let mut params = Params::new(match kind {
+            IouKind::Box => IouType::Bbox,
+            IouKind::Mask => IouType::Segm,
+        });
+        params.max_dets = max.limits().to_vec();
+        let known = categories
+            .iter()
+            .map(|category| Category {
+                id: category.id,
+                name: category.name.clone(),
+                ..Default::default()
+            })
+            .collect();
+        let stream = StreamingEval::new(params, EvalMode::Coco, known)
+            .map_err(|error| internal(Path::new("evaluation"), &error))?;
+        Ok(Self {
+            kind,
+            max_detections: max,
+            stream,
+            images: Vec::new(),
+            truths: Vec::new(),
+            results: Vec::new(),
+            counts: categories.iter().map(|category| (category.id, Counts::default())).collect(),
+        })
+    }
+
+    /// Takes one image. Every category is known, every result finite; both have a mask when masks are compared.
+    pub fn add(
+        &mut self,
+        path: &Path,
+        image: &CocoImage,
+        truths: &[CocoAnnotation],
+        results: &[CocoResult],
+    ) -> Result<()> {
+        let size = image.size.unwrap_or(ImageSize { height: 0, width: 0 });
+        self.images.push(Image {
+            id: image.id,
+            height: size.height as u32,
+            width: size.width as u32,
+            ..Default::default()
+        });
+        for truth in truths {
+            let single = truth.coverage == Coverage::Single;
+            self.count(truth.category_id, |counts| counts.objects += usize::from(single));
+        }
+        for result in results {
+            self.count(result.category_id, |counts| counts.detections += 1);
+        }
+        let with_mask = self.kind == IouKind::Mask;
+        self.truths.extend(truths.iter().map(|truth| Annotation {
+            image_id: image.id,
+            category_id: truth.category_id,
+            bbox: Some(truth.bbox),
+            area: Some(truth.area),
+            iscrowd: truth.coverage == Coverage::Crowd,
+            segmentation: with_mask.then(|| foreign(&truth.segmentation)).flatten(),
+            ..Default::default()
+        }));
+        self.results.extend(results.iter().map(|result| Annotation {
+            image_id: image.id,
+            category_id: result.category_id,
+            // A result without a box gets that of its mask, as in pycocotools.
+            bbox: result.bbox.or_else(|| (!with_mask).then(|| result.segmentation.extent())?),
+            score: Some(result.score),
+            segmentation: with_mask.then(|| foreign(&result.segmentation)).flatten(),
+            ..Default::default()
+        }));
+        if self.images.len() >= BATCH { self.flush(path) } else { Ok(()) }
+    }
+
+    fn count(&mut self, category: u64, change: impl FnOnce(&mut Counts)) {
+        if let Ok(position) = self.counts.binary_search_by_key(&category, |&(id, _)| id) {
+            change(&mut self.counts[position].1);
+        }
+    }
+
+    fn flush(&mut self, path: &Path) -> Result<()> {
+        let images = std::mem::take(&mut self.images);
+        let truths = std::mem::take(&mut self.truths);
+        let results = std::mem::take(&mut self.results);
+        self.stream.update(images, truths, results).map_err(|error| internal(path, &error))
+    }
+
+    /// The figures of all images taken.
+    pub fn finish(mut self, path: &Path) -> Result<CocoMetrics> {
+        self.flush(path)?;
+        let mut eval = self.stream.finalize();
+        eval.accumulate();
+        eval.summarize_lines();
+        let (Some(stats), Some(accumulated)) = (eval.stats(), eval.accumulated()) else {
+            return Err(internal(path, &"no figures were computed"));
+        };
+        let figure = |at: usize| stats.get(at).copied().filter(|&value| value >= 0.0);
+        let shape = accumulated.shape;
+        let limit = shape.m - 1;
+        let mut per_category = std::collections::BTreeMap::new();
+        for (k, &id) in accumulated.cat_ids.iter().enumerate() {
+            let curves = (0..shape.t)
+                .map(|t| {
+                    let at = |r| accumulated.precision_idx(t, r, k, 0, limit);
+                    PrCurve {
+                        iou: IOU_THRESHOLDS[t],
+                        precision: (0..shape.r).map(|r| accumulated.precision[at(r)]).collect(),
+                        scores: (0..shape.r).map(|r| accumulated.scores[at(r)]).collect(),
+                        max_recall: accumulated.recall[accumulated.recall_idx(t, k, 0, limit)],
+                    }
+                })
+                .collect();
+            let position = self.counts.binary_search_by_key(&id, |&(id, _)| id);
+            let counts = position.map(|at| self.counts[at].1).unwrap_or_default();
+            per_category
+                .insert(id, CategoryMetrics::new(curves, counts.objects, counts.detections));
+        }
+        Ok(CocoMetrics {
+            ap: figure(0),
+            ap50: figure(1),
+            ap75: figure(2),
+            ap_small: figure(3),
+            ap_medium: figure(4),
+            ap_large: figure(5),
+            ar1: figure(6),
+            ar10: figure(7),
+            ar100: figure(8),
+            ar_small: figure(9),
+            ar_medium: figure(10),
+            ar_large: figure(11),
+            max_detections: self.max_detections,
+            per_category,
+        })
+    }
+}
+
+/// Which truth each result found in one image, category by category or across them.
+pub(super) struct Matching {
+    /// Per result, in the order given: position of its truth.
+    pub truth_of: Vec<Option<usize>>,
+    /// Per result: lies in a crowd, so that it is neither right nor wrong.
+    pub in_crowd: Vec<bool>,
+}
+
+/// Matches boxes at one IoU threshold (≥), best score first as the caller ordered them; each truth is found once.
+pub(super) fn match_boxes(
+    results: &[[f64; 4]],
+    truths: &[([f64; 4], Coverage)],
+    threshold: f64,
+) -> Matching {
+    let single: Vec<usize> =
+        (0..truths.len()).filter(|&at| truths[at].1 == Coverage::Single).collect();
+    let crowds: Vec<[f64; 4]> =
+        truths.iter().filter(|truth| truth.1 == Coverage::Crowd).map(|truth| truth.0).collect();
+    let boxes: Vec<[f64; 4]> = single.iter().map(|&at| truths[at].0).collect();
+    let overlap = sim::bbox_iou_flat(results, &boxes, &vec![false; boxes.len()]);
+    let greedy = greedy::greedy_match_masked(
+        &overlap,
+        results.len(),
+        boxes.len(),
+        boxes.len(),
+        GtMasks::default(),
+        &[threshold],
+    );
+    let truth_of: Vec<Option<usize>> = (0..results.len())
+        .map(|at| greedy.dt_gt.row(0).get(at).copied().flatten().map(|found| single[found]))
+        .collect();
+    let in_crowd = (0..results.len())
+        .map(|at| {
+            truth_of[at].is_none()
+                && crowds
+                    .iter()
+                    .any(|&crowd| sim::bbox_iou_pair(results[at], crowd, true) >= threshold)
+        })
+        .collect();
+    Matching { truth_of, in_crowd }
+}
+
+/// The pixels of a segmentation as run lengths.
+pub(super) fn rasterize(segmentation: &Segmentation, image: ImageSize) -> Rle {
+    let drawn = foreign(segmentation)
+        .and_then(|foreign| foreign.to_rle(image.height as u32, image.width as u32).ok());
+    let size = match segmentation {
+        Segmentation::Rle { size, .. } => *size,
+        _ => image,
+    };
+    let pixels = (size.height * size.width) as u64;
+    let mut counts = drawn.map(|rle| rle.counts).unwrap_or_default();
+    let covered: u64 = counts.iter().map(|&run| u64::from(run)).sum();
+    let rest = (pixels - covered) as u32;
+    match (rest, counts.len() % 2) {
+        (0, _) if !counts.is_empty() => {}
+        // An odd number of runs ends in zeros.
+        (_, 1) => *counts.last_mut().unwrap_or(&mut 0) += rest,
+        (_, _) => counts.push(rest),
+    }
+    Rle { size, counts }
+}
+
+/// Pixels inside a segmentation.
+pub(super) fn area(segmentation: &Segmentation, image: ImageSize) -> u64 {
+    match segmentation {
+        Segmentation::Rle { size, counts } => {
+            mask::area_from_string(counts, size.height as u32, size.width as u32).unwrap_or(0)
+        }
+        _ => rasterize(segmentation, image)
+            .counts
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .map(|&run| u64::from(run))
+            .sum(),
+    }
+}
+
+/// Box around a compressed mask, `x, y, width, height`.
+pub(super) fn extent(counts: &str, size: ImageSize) -> [f64; 4] {
+    mask::area_and_bbox_from_string(counts, size.height as u32, size.width as u32)
+        .map(|(_, bbox)| bbox)
+        .unwrap_or_default()
+}
+
+/// COCO's compressed spelling of run lengths.
+pub(super) fn compress(runs: &[u32], height: u32, width: u32) -> String {
+    mask::rle_to_string(&hotcoco::Rle { h: height, w: width, counts: runs.to_vec() })
+}
+
+/// How many pixels a compressed mask covers, or why the text is none.
+pub(super) fn check_compressed(counts: &str, height: u32, width: u32) -> Result<u64, String> {
+    // Six bits a character, from '0' on; bit 5 says that the number goes on.
+    if let Some(position) = counts.bytes().position(|byte| !(48..112).contains(&byte)) {
+        return Err(format!("byte {position} is not one of the characters from `0` to `o`"));
+    }
+    if counts.bytes().last().is_some_and(|byte| (byte - 48) & 0x20 != 0) {
+        return Err("it ends in the middle of a number".to_owned());
+    }
+    let rle = RleRef::Compressed { counts, h: height, w: width };
+    match rle.to_rle() {
+        Ok(rle) => Ok(rle.counts.iter().map(|&run| u64::from(run)).sum()),
+        Err(error) => Err(error.to_string().trim_start_matches("invalid RLE: ").to_owned()),
+    }
+}
+
+fn foreign(segmentation: &Segmentation) -> Option<hotcoco::Segmentation> {
+    match segmentation {
+        Segmentation::Absent => None,
+        Segmentation::Polygons(polygons) => Some(hotcoco::Segmentation::Polygon(polygons.clone())),
+        Segmentation::Rle { size, counts } => Some(hotcoco::Segmentation::CompressedRle {
+            size: [size.height as u32, size.width as u32],
+            counts: counts.clone(),
+        }),
+    }
+}
+
+/// An objection of the engine; input was validated, so it names what was being evaluated and no entry.
+fn internal(path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::Dataset {
+        path: path.to_owned(),
+        entry: "evaluation".to_owned(),
+        problem: error.to_string(),
+    }
+}

@@ -1,0 +1,236 @@
+//! From detections to figures, one image at a time.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::dataset::first_ids;
+use super::engine::Engine;
+use super::metrics::Unlisted;
+use super::results::{CocoResult, ResultsFile};
+use super::segmentation::Segmentation;
+use super::{CocoDataset, CocoReport, IouKind, MaxDetections};
+use crate::error::{Error, Result};
+use crate::structures::Detections;
+
+/// An evaluation in progress. About twenty bytes are kept per detection; masks are compared and forgotten.
+///
+/// ```no_run
+/// # use candle_detection::eval::{CocoDataset, CocoEvaluation, IouKind};
+/// # fn detections_of(_: u64) -> candle_detection::structures::Detections { unimplemented!() }
+/// # fn main() -> candle_detection::Result<()> {
+/// let dataset = CocoDataset::open("instances_val2017.json".as_ref(), "val2017".as_ref())?;
+/// let mut evaluation = CocoEvaluation::new(&dataset, &[IouKind::Box, IouKind::Mask])?;
+/// for image in dataset.images() {
+///     evaluation.record(image.id, &detections_of(image.id))?;
+/// }
+/// println!("{}", evaluation.finish()?);
+/// # Ok(())
+/// # }
+/// ```
+pub struct CocoEvaluation<'a> {
+    dataset: &'a CocoDataset,
+    engines: BTreeMap<IouKind, Engine>,
+    recorded: HashSet<u64>,
+    detections: usize,
+    unlisted: usize,
+    unlisted_categories: BTreeSet<u64>,
+}
+
+impl<'a> CocoEvaluation<'a> {
+    /// Begins an evaluation with COCO's limits of 1, 10 and 100 detections.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] when masks are to be compared and an annotation has none, or an image with polygons has no size.
+    pub fn new(dataset: &'a CocoDataset, kinds: &[IouKind]) -> Result<Self> {
+        Self::with_max_detections(dataset, kinds, MaxDetections::default())
+    }
+
+    /// Begins an evaluation with other limits.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn with_max_detections(
+        dataset: &'a CocoDataset,
+        kinds: &[IouKind],
+        max_detections: MaxDetections,
+    ) -> Result<Self> {
+        if kinds.contains(&IouKind::Mask) {
+            check_masks(dataset)?;
+        }
+        let mut engines = BTreeMap::new();
+        for &kind in kinds {
+            engines.insert(kind, Engine::new(kind, dataset.categories(), max_detections)?);
+        }
+        Ok(Self {
+            dataset,
+            engines,
+            recorded: HashSet::new(),
+            detections: 0,
+            unlisted: 0,
+            unlisted_categories: BTreeSet::new(),
+        })
+    }
+
+    /// Takes the detections of an image; none is a result too, and must be recorded.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] for an image that the data set does not have or that was recorded before, for NaN or infinity in a
+    /// score or box, for masks of another size than the image, or none where masks are compared.
+    pub fn record(&mut self, image_id: u64, detections: &Detections) -> Result<()> {
+        if self.engines.contains_key(&IouKind::Mask) && !detections.has_masks {
+            return Err(self.fault(
+                format!("detections of image {image_id}"),
+                "they have no masks, but masks are to be compared; evaluate `IouKind::Box` only"
+                    .to_owned(),
+            ));
+        }
+        self.record_results(image_id, &CocoResult::from_detections(image_id, detections))
+    }
+
+    /// The same for detections in COCO's results format.
+    ///
+    /// # Errors
+    /// Those of [`Self::record`], and [`Error::Dataset`] for a result of another image.
+    pub fn record_results(&mut self, image_id: u64, results: &[CocoResult]) -> Result<()> {
+        let Some(image) = self.dataset.image(image_id) else {
+            return Err(self.fault(
+                format!("detections of image {image_id}"),
+                "the data set has no such image".to_owned(),
+            ));
+        };
+        for (index, result) in results.iter().enumerate() {
+            if let Some(problem) = self.objection(image_id, result) {
+                return Err(self.fault(format!("detections[{index}] of image {image_id}"), problem));
+            }
+        }
+        if !self.recorded.insert(image_id) {
+            return Err(self.fault(
+                format!("detections of image {image_id}"),
+                "the image was recorded before; each counts once".to_owned(),
+            ));
+        }
+        let (listed, unlisted): (Vec<CocoResult>, Vec<CocoResult>) = results
+            .iter()
+            .cloned()
+            .partition(|result| self.dataset.category(result.category_id).is_some());
+        self.detections += listed.len();
+        self.unlisted += unlisted.len();
+        self.unlisted_categories.extend(unlisted.iter().map(|result| result.category_id));
+        let truths = self.dataset.annotations(image_id);
+        for engine in self.engines.values_mut() {
+            engine.add(self.dataset.path(), image, truths, &listed)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the figures.
+    ///
+    /// # Errors
+    /// [`Error::Dataset`] when images were never recorded, with the first ids and their number: they would count as images
+    /// in which nothing was found. Use [`CocoDataset::restrict_to`] to evaluate a part.
+    pub fn finish(self) -> Result<CocoReport> {
+        let missing: Vec<u64> = self
+            .dataset
+            .images()
+            .iter()
+            .map(|image| image.id)
+            .filter(|id| !self.recorded.contains(id))
+            .collect();
+        if !missing.is_empty() {
+            return Err(self.fault(
+                "images".to_owned(),
+                format!(
+                    "{} of {} were never recorded, the first ids: {}; restrict the data set to evaluate a part of it",
+                    missing.len(),
+                    self.dataset.images().len(),
+                    first_ids(&missing)
+                ),
+            ));
+        }
+        let mut per_kind = BTreeMap::new();
+        for (kind, engine) in self.engines {
+            per_kind.insert(kind, engine.finish(self.dataset.path())?);
+        }
+        Ok(CocoReport {
+            per_kind,
+            images: self.recorded.len(),
+            detections: self.detections,
+            unlisted: Unlisted {
+                detections: self.unlisted,
+                categories: self.unlisted_categories.into_iter().collect(),
+            },
+        })
+    }
+
+    fn objection(&self, image_id: u64, result: &CocoResult) -> Option<String> {
+        if result.image_id != image_id {
+            return Some(format!("it is of image {}", result.image_id));
+        }
+        if self.engines.contains_key(&IouKind::Mask) && result.segmentation == Segmentation::Absent
+        {
+            return Some("it has no mask, but masks are to be compared".to_owned());
+        }
+        if result.bbox.is_none() && result.segmentation == Segmentation::Absent {
+            return Some("it has neither box nor mask".to_owned());
+        }
+        result.objection(self.dataset)
+    }
+
+    fn fault(&self, entry: String, problem: String) -> Error {
+        Error::Dataset { path: self.dataset.path().to_owned(), entry, problem }
+    }
+}
+
+/// Masks can be compared when every object has one and every polygon a canvas.
+fn check_masks(dataset: &CocoDataset) -> Result<()> {
+    let fault = |entry: String, problem: &str| Error::Dataset {
+        path: dataset.path().to_owned(),
+        entry,
+        problem: problem.to_owned(),
+    };
+    for annotation in dataset.all_annotations() {
+        match &annotation.segmentation {
+            Segmentation::Absent => {
+                return Err(fault(
+                    format!("annotation {}", annotation.id),
+                    "it has no `segmentation`, but masks are to be compared; evaluate boxes only",
+                ));
+            }
+            Segmentation::Polygons(_)
+                if dataset.image(annotation.image_id).is_some_and(|image| image.size.is_none()) =>
+            {
+                return Err(fault(
+                    format!("image {}", annotation.image_id),
+                    "it has no `height` and `width`, which its polygons need to become masks",
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Evaluates a results file: all images of the data set count, those without an entry as images in which nothing was found.
+/// Masks are compared when both sides have them. Entries of images that were left out of the data set are passed over.
+///
+/// # Errors
+/// [`Error::Dataset`]: entries for images that the data set does not have (first ids and count), NaN or infinity, masks that
+/// don't fit their image, masks to compare with annotations of which only some have one.
+pub fn evaluate_results(
+    dataset: &CocoDataset,
+    file: &ResultsFile,
+    max_detections: MaxDetections,
+) -> Result<CocoReport> {
+    file.check(dataset)?;
+    let mut by_image: BTreeMap<u64, Vec<CocoResult>> = BTreeMap::new();
+    for result in file.results() {
+        by_image.entry(result.image_id).or_default().push(result.clone());
+    }
+    let mut kinds = file.kinds();
+    kinds.retain(|&kind| kind == IouKind::Box || dataset.has_masks());
+    let mut evaluation = CocoEvaluation::with_max_detections(dataset, &kinds, max_detections)?;
+    for image in dataset.images() {
+        let results = by_image.remove(&image.id).unwrap_or_default();
+        evaluation.record_results(image.id, &results)?;
+    }
+    evaluation.finish()
+}

@@ -1,0 +1,10 @@
+//! Weights and ops together: what networks are made of.
+//!
+//! In: a `VarBuilder` under a layer's prefix. Out: a layer whose `forward` is one op. A norm with fixed statistics is
+//! folded into the weights when they are loaded. This room knows nothing of detection.
+
+mod conv;
+mod linear;
+
+pub use conv::{Conv2d, ConvShape, ConvTranspose2d, NormAt};
+pub use linear::Linear;

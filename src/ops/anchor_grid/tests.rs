@@ -1,0 +1,64 @@
+use candle_core::{Device, Tensor};
+
+use super::{AnchorGridParams, AnchorLevel, anchor_grid};
+use crate::ops::support::testing::{assert_close, fixture};
+
+fn level(height: usize, width: usize, stride: (usize, usize), sizes: &[f32]) -> AnchorLevel {
+    AnchorLevel { height, width, stride_y: stride.0, stride_x: stride.1, sizes: sizes.to_vec() }
+}
+
+fn generate(levels: Vec<AnchorLevel>, ratios: &[f32]) -> Vec<Vec<f32>> {
+    let params = AnchorGridParams { levels, aspect_ratios: ratios.to_vec() };
+    anchor_grid(&params, &Device::Cpu).unwrap().to_vec2().unwrap()
+}
+
+#[test]
+fn each_level_has_its_own_sizes_times_the_ratios() {
+    let sizes = [32.0, 64.0, 128.0, 256.0, 512.0];
+    let levels = sizes.map(|size| level(1, 1, (8, 8), &[size])).to_vec();
+    let anchors = generate(levels, &[0.5, 1.0, 2.0]);
+    assert_eq!(anchors.len(), 15);
+    assert_eq!(anchors[0], [-23.0, -11.0, 23.0, 11.0]);
+    assert_eq!(anchors[1], [-16.0, -16.0, 16.0, 16.0]);
+    assert_eq!(anchors[2], [-11.0, -23.0, 11.0, 23.0]);
+}
+
+#[test]
+fn ratios_are_the_outer_loop_and_sizes_the_inner() {
+    let anchors = generate(vec![level(1, 1, (1, 1), &[32.0, 64.0])], &[1.0, 2.0]);
+    let widths: Vec<f32> = anchors.iter().map(|b| b[2] - b[0]).collect();
+    assert_eq!(widths, [32.0, 64.0, 22.0, 46.0]);
+}
+
+#[test]
+fn anchors_start_at_the_corner_without_an_offset() {
+    let anchors = generate(vec![level(2, 3, (10, 13), &[32.0])], &[1.0]);
+    let lefts: Vec<f32> = anchors.iter().take(3).map(|b| b[0]).collect();
+    assert_eq!(lefts, [-16.0, -3.0, 10.0]);
+    assert_eq!(anchors[3][1], -6.0);
+}
+
+#[test]
+fn an_empty_level_has_no_anchor() {
+    assert!(generate(vec![level(0, 3, (8, 8), &[32.0])], &[1.0]).is_empty());
+}
+
+#[test]
+fn equals_the_reference() {
+    let tensors = fixture("ops.safetensors");
+    let expected = |case: &str| -> &Tensor { &tensors[&format!("anchors/{case}/anchors")] };
+    let single =
+        AnchorGridParams { levels: vec![level(2, 3, (10, 13), &[32.0])], aspect_ratios: vec![1.0] };
+    assert_close(&anchor_grid(&single, &Device::Cpu).unwrap(), expected("single"), 0.0);
+    let levels = [
+        (32, 40, 4, 32.0),
+        (16, 20, 8, 64.0),
+        (8, 10, 16, 128.0),
+        (4, 5, 32, 256.0),
+        (2, 3, 64, 512.0),
+    ]
+    .map(|(h, w, stride, size)| level(h, w, (stride, if w == 3 { 53 } else { stride }), &[size]))
+    .to_vec();
+    let default = AnchorGridParams { levels, aspect_ratios: vec![0.5, 1.0, 2.0] };
+    assert_close(&anchor_grid(&default, &Device::Cpu).unwrap(), expected("default"), 0.0);
+}

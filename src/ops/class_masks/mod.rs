@@ -1,0 +1,97 @@
+//! The last layer of the mask head, applied for one class per box.
+
+mod cpu;
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::support::check::{argument, unsupported, with_slice};
+use crate::error::Result;
+
+const OP: &str = "class_masks";
+
+/// Computes the mask probabilities of each row's own class.
+///
+/// A 1×1 convolution to one channel per class, a sigmoid and the choice of the label's channel, in one: only the filter
+/// of that class is applied, so 1/C of the work and no `[R, C, M, M]` in between. Rows with label 0, the background,
+/// are empty slots and give zeros; so do labels from the number of classes on, which no detection carries.
+///
+/// # Shapes
+/// | argument | shape | dtype | unit |
+/// | --- | --- | --- | --- |
+/// | `features` | `[R, M, M, C]` | f32 | after the transposed convolution and its ReLU |
+/// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
+/// | `bias` | `[num_classes]` | f32 | |
+/// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
+/// | returns | `[R, M, M]` | f32 | probabilities, 0..=1 |
+///
+/// The two sides of a mask may differ.
+///
+/// # Devices
+/// CPU. O(R·M²·C) time, no scratch.
+///
+/// # Gradients
+/// None.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
+/// [`Error::Device`](crate::Error::Device) when the arguments don't fit the table;
+/// [`Error::Unsupported`](crate::Error::Unsupported) on other devices.
+///
+/// # Example
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_detection::ops::class_masks;
+///
+/// let features = Tensor::new(&[[[[0f32, 2.0], [1.0, 0.0]]]], &Device::Cpu)?; // one row, 1×2 cells, two channels
+/// let weight = Tensor::new(&[[9f32, 9.0], [1.0, 0.5]], &Device::Cpu)?;
+/// let bias = Tensor::new(&[9f32, -1.0], &Device::Cpu)?;
+/// let labels = Tensor::new(&[1u32], &Device::Cpu)?;
+/// let masks = class_masks(&features, &weight, &bias, &labels)?;
+/// assert_eq!(masks.to_vec3::<f32>()?, [[[0.5, 0.5]]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Reference: torchvision `models/detection/roi_heads.py`, `maskrcnn_inference`; He et al. 2017, section 3.
+pub fn class_masks(
+    features: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    labels: &Tensor,
+) -> Result<Tensor> {
+    let [n_rows, height, width, channels] =
+        argument(OP, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+    let expected = "[num_classes, C], with the C of the features";
+    let filters = argument(OP, "weight", weight).dtype(DType::F32)?.same_device(features)?;
+    let [n_classes, filter_channels] = filters.dims(expected)?;
+    if filter_channels != channels {
+        return Err(filters.shape_error(expected));
+    }
+    argument(OP, "bias", bias)
+        .dtype(DType::F32)?
+        .same_device(features)?
+        .shape(&[n_classes], "[num_classes]")?;
+    argument(OP, "labels", labels)
+        .dtype(DType::U32)?
+        .same_device(features)?
+        .shape(&[n_rows], "[R]")?;
+    match features.device() {
+        Device::Cpu => {
+            let masks = with_slice(features, |features: &[f32]| {
+                with_slice(weight, |weight: &[f32]| {
+                    with_slice(bias, |bias: &[f32]| {
+                        with_slice(labels, |labels: &[u32]| {
+                            let filters = cpu::Filters { weight, bias, channels };
+                            cpu::run(features, &filters, labels, height * width)
+                        })
+                    })
+                })
+            })????;
+            Ok(Tensor::from_vec(masks, (n_rows, height, width), features.device())?)
+        }
+        other => Err(unsupported(OP, other)),
+    }
+}

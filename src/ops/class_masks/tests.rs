@@ -1,0 +1,93 @@
+use candle_core::{DType, Device, Tensor};
+
+use super::{class_masks, reference};
+use crate::error::Error;
+use crate::ops::support::testing::{PRODUCT_TOLERANCE, Random, assert_close, fixture, values};
+
+fn labels(labels: &[u32]) -> Tensor {
+    Tensor::new(labels, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn agrees_with_the_definition() {
+    let mut random = Random::new(1);
+    // 37 channels: whole blocks of sums and a rest.
+    for channels in [1, 16, 37] {
+        let features = random.tensor(&[5, 3, 4, channels]);
+        let weight = random.tensor(&[6, channels]);
+        let bias = random.tensor(&[6]);
+        let chosen = [5u32, 0, 1, 3, 1];
+        let found = class_masks(&features, &weight, &bias, &labels(&chosen)).unwrap();
+        let expected =
+            reference::run(&values(&features), &values(&weight), &values(&bias), &chosen, 12);
+        let expected = Tensor::from_vec(expected, (5, 3, 4), &Device::Cpu).unwrap();
+        assert_close(&found, &expected, PRODUCT_TOLERANCE);
+        assert_eq!(values(&found.get(1).unwrap()), [0.0; 12]);
+    }
+}
+
+#[test]
+fn agrees_with_torchvision() {
+    let file = fixture("ops.safetensors");
+    let get = |name: &str| file[&format!("class_masks/three_classes/{name}")].clone();
+    let features = get("features").permute((0, 2, 3, 1)).unwrap();
+    assert!(!features.is_contiguous());
+    let weight = get("weight").flatten_from(1).unwrap();
+    let found = class_masks(&features, &weight, &get("bias"), &get("labels")).unwrap();
+    assert_close(&found, &get("probabilities"), 1e-6);
+}
+
+/// One of 91 channels is hot: a mask shows it only if it is the label's, not the one with the largest logit.
+#[test]
+fn the_channel_is_the_label() {
+    let features = Tensor::ones((2, 2, 3, 1), DType::F32, &Device::Cpu).unwrap();
+    let mut filters = [-20f32; 91];
+    filters[17] = 20.0;
+    let weight = Tensor::new(&filters, &Device::Cpu).unwrap().reshape((91, 1)).unwrap();
+    let bias = Tensor::zeros(91, DType::F32, &Device::Cpu).unwrap();
+    let masks = class_masks(&features, &weight, &bias, &labels(&[17, 18])).unwrap();
+    assert!(values(&masks.get(0).unwrap()).iter().all(|p| *p > 0.999));
+    assert!(values(&masks.get(1).unwrap()).iter().all(|p| *p < 0.001 && *p > 0.0));
+}
+
+#[test]
+fn extreme_logits_stay_probabilities() {
+    let features = Tensor::ones((2, 1, 1, 1), DType::F32, &Device::Cpu).unwrap();
+    let weight = Tensor::new(&[[0f32], [1e30], [-1e30]], &Device::Cpu).unwrap();
+    let bias = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+    let masks = class_masks(&features, &weight, &bias, &labels(&[1, 2])).unwrap();
+    assert_eq!(values(&masks), [1.0, 0.0]);
+}
+
+#[test]
+fn slots_without_a_class_are_zero() {
+    let mut random = Random::new(2);
+    let (features, weight, bias) =
+        (random.tensor(&[3, 2, 2, 4]), random.tensor(&[3, 4]), random.tensor(&[3]));
+    let masks = class_masks(&features, &weight, &bias, &labels(&[0, 3, u32::MAX])).unwrap();
+    assert_eq!(values(&masks), [0.0; 12]);
+    let empty = class_masks(&features.narrow(0, 0, 0).unwrap(), &weight, &bias, &labels(&[]));
+    assert_eq!(empty.unwrap().dims(), [0, 2, 2]);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let mut random = Random::new(3);
+    let (features, weight, bias) =
+        (random.tensor(&[2, 3, 3, 4]), random.tensor(&[5, 4]), random.tensor(&[5]));
+    let chosen = labels(&[1, 2]);
+    let cases = [
+        ("features", class_masks(&features.get(0).unwrap(), &weight, &bias, &chosen)),
+        ("weight", class_masks(&features, &weight.narrow(1, 0, 3).unwrap(), &bias, &chosen)),
+        ("bias", class_masks(&features, &weight, &bias.narrow(0, 0, 4).unwrap(), &chosen)),
+        ("labels", class_masks(&features, &weight, &bias, &labels(&[1]))),
+    ];
+    for (name, result) in cases {
+        let error = result.unwrap_err();
+        let Error::Shape { argument, .. } = &error else { panic!("{error}") };
+        assert_eq!(*argument, name);
+    }
+    let floats = chosen.to_dtype(DType::F32).unwrap();
+    let error = class_masks(&features, &weight, &bias, &floats).unwrap_err();
+    assert!(matches!(error, Error::DType { argument: "labels", .. }), "{error}");
+}

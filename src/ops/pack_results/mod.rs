@@ -1,0 +1,45 @@
+//! Several results in one buffer, so that one download brings them all.
+
+#[cfg(test)]
+mod tests;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::support::check::{self, argument, with_slice};
+use crate::error::Result;
+
+const OP: &str = "pack_results";
+
+/// Joins tensors of any shape end to end, as f32.
+///
+/// # Shapes
+/// | argument | shape | dtype |
+/// | --- | --- | --- |
+/// | `parts` | any | f32, or u32 below 2²⁴ (ids and counts), which f32 holds exactly |
+/// | returns | `[total]` | f32 |
+///
+/// # Devices
+/// CPU.
+///
+/// # Gradients
+/// None; the result is meant for the host.
+///
+/// # Errors
+/// [`Error::DType`](crate::Error::DType) or [`Error::Unsupported`](crate::Error::Unsupported).
+pub fn pack_results(parts: &[&Tensor]) -> Result<Tensor> {
+    let mut packed = Vec::with_capacity(parts.iter().map(|part| part.elem_count()).sum());
+    for part in parts {
+        match (part.device(), part.dtype()) {
+            (Device::Cpu, DType::F32) => with_slice(part, |values: &[f32]| packed.extend(values))?,
+            (Device::Cpu, DType::U32) => {
+                with_slice(part, |values: &[u32]| packed.extend(values.iter().map(|v| *v as f32)))?;
+            }
+            (Device::Cpu, _) => {
+                argument(OP, "parts", part).dtype(DType::F32)?;
+            }
+            (other, _) => return Err(check::unsupported(OP, other)),
+        }
+    }
+    let total = packed.len();
+    Ok(Tensor::from_vec(packed, total, &Device::Cpu)?)
+}

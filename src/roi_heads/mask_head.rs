@@ -1,0 +1,95 @@
+//! Masks of detections (He et al., arXiv:1703.06870).
+
+use candle_core::Tensor;
+use candle_nn::{Init, VarBuilder};
+
+use super::box_head::normed_conv;
+use super::{InstanceHead, MultiScaleRoiAlign};
+use crate::config::{MaskHeadConfig, Norm};
+use crate::error::Result;
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d};
+use crate::ops::{Activation, class_masks};
+use crate::structures::{BatchGeometry, FeatureMaps, Instances};
+
+/// Convolutions, an enlargement, and one filter per class, of which only the detected class's is applied.
+pub struct MaskHead {
+    roi_pool: MultiScaleRoiAlign,
+    convs: Vec<Conv2d>,
+    enlarge: ConvTranspose2d,
+    class_filters: Tensor,
+    class_biases: Tensor,
+}
+
+impl MaskHead {
+    /// Name of the output in `DetectionBatch::extras`.
+    pub const NAME: &'static str = "masks";
+
+    /// Loads the head from `mask_head.N.0`, `mask_predictor.conv5_mask` and `mask_predictor.mask_fcn_logits`.
+    ///
+    /// # Errors
+    /// Those of the weights' source, and of candle.
+    pub fn load(
+        weights: &VarBuilder,
+        in_channels: usize,
+        num_classes: usize,
+        config: &MaskHeadConfig,
+    ) -> Result<Self> {
+        let mut channels = in_channels;
+        let mut convs = Vec::with_capacity(config.conv_channels.len());
+        for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
+            let weights = weights.pp("mask_head").pp(index);
+            let shape = ConvShape { in_channels: channels, out_channels, kernel: 3, stride: 1 };
+            convs.push(match config.norm {
+                Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::Relu)?,
+                Norm::FrozenBatchNorm | Norm::BatchNorm => {
+                    normed_conv(&weights, channels, out_channels)?
+                }
+            });
+            channels = out_channels;
+        }
+        let predictor = weights.pp("mask_predictor");
+        let enlarged = config.predictor_channels;
+        let filters = predictor.pp("mask_fcn_logits");
+        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+        Ok(Self {
+            roi_pool: MultiScaleRoiAlign::new(config.roi_output, config.roi_sampling),
+            convs,
+            enlarge: ConvTranspose2d::load(
+                &predictor.pp("conv5_mask"),
+                channels,
+                enlarged,
+                Activation::Relu,
+            )?,
+            class_filters: filters
+                .get_with_hints((num_classes, enlarged, 1, 1), "weight", init)?
+                .reshape((num_classes, enlarged))?,
+            class_biases: filters.get_with_hints(num_classes, "bias", Init::Const(0.0))?,
+        })
+    }
+}
+
+impl InstanceHead for MaskHead {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    /// `[N, D, M, M]` probabilities, zero above the count.
+    fn forward(
+        &self,
+        features: &FeatureMaps,
+        instances: &Instances,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        let Instances { boxes, labels, counts, .. } = instances;
+        let mut hidden = self.roi_pool.forward(features, boxes, counts, geometry)?;
+        for conv in &self.convs {
+            hidden = conv.forward(&hidden)?;
+        }
+        let enlarged = self.enlarge.forward(&hidden)?;
+        let (n, d) = labels.dims2()?;
+        let labels = labels.reshape(n * d)?;
+        let masks = class_masks(&enlarged, &self.class_filters, &self.class_biases, &labels)?;
+        let (_, height, width) = masks.dims3()?;
+        Ok(masks.reshape((n, d, height, width))?)
+    }
+}

@@ -1,0 +1,91 @@
+//! The second stage: class, box and whatever else is asked of each proposal.
+//!
+//! In: [`FeatureMaps`] and [`Proposals`]. Out: [`Instances`]; from these, instance heads make their extras. This room
+//! knows nothing of anchors, nor of what made the features.
+
+mod box_head;
+mod box_postprocess;
+mod box_predictor;
+mod instance_head;
+mod mask_head;
+mod roi_pool;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+
+pub use box_head::BoxHead;
+pub use box_postprocess::BoxPostprocess;
+pub use box_predictor::BoxPredictor;
+pub use instance_head::InstanceHead;
+pub use mask_head::MaskHead;
+pub use roi_pool::MultiScaleRoiAlign;
+
+use crate::config::{DetectionsConfig, ModelConfig};
+use crate::error::Result;
+use crate::structures::{BatchGeometry, FeatureMaps, Instances, Proposals};
+
+/// Pooling, box head, box predictor, and the choice of detections.
+pub struct RoiHeads {
+    box_roi_pool: MultiScaleRoiAlign,
+    box_head: BoxHead,
+    box_predictor: BoxPredictor,
+    box_postprocess: BoxPostprocess,
+}
+
+impl RoiHeads {
+    /// Loads the heads from `box_head.` and `box_predictor.`.
+    ///
+    /// # Errors
+    /// Those of the weights' source, and of candle.
+    pub fn load(weights: &VarBuilder, config: &ModelConfig) -> Result<Self> {
+        let head = &config.box_head;
+        let channels = config.backbone.fpn_channels;
+        Ok(Self {
+            box_roi_pool: MultiScaleRoiAlign::new(head.roi_output, head.roi_sampling),
+            box_head: BoxHead::load(&weights.pp("box_head"), channels, config)?,
+            box_predictor: BoxPredictor::load(
+                &weights.pp("box_predictor"),
+                head.hidden,
+                config.num_classes,
+            )?,
+            box_postprocess: BoxPostprocess::new(head.box_weights),
+        })
+    }
+
+    /// Pools the features of each proposal: `[N·K, side, side, C]`.
+    ///
+    /// # Errors
+    /// Those of [`crate::ops::roi_align`].
+    pub fn pool(
+        &self,
+        features: &FeatureMaps,
+        proposals: &Proposals,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        self.box_roi_pool.forward(features, &proposals.boxes, &proposals.counts, geometry)
+    }
+
+    /// Class logits `[N·K, C]` and box regression `[N·K, 4·C]` of pooled features.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn predict(&self, pooled: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.box_predictor.forward(&self.box_head.forward(pooled)?)
+    }
+
+    /// Classifies the proposals, and keeps the detections.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn detect(
+        &self,
+        features: &FeatureMaps,
+        proposals: &Proposals,
+        geometry: &BatchGeometry,
+        config: &DetectionsConfig,
+    ) -> Result<Instances> {
+        let pooled = self.pool(features, proposals, geometry)?;
+        let (class_logits, box_regression) = self.predict(&pooled)?;
+        self.box_postprocess.forward(&class_logits, &box_regression, proposals, geometry, config)
+    }
+}

@@ -1,0 +1,130 @@
+//! Region proposal network (Ren et al., arXiv:1506.01497): where there may be an object, of whatever class.
+//!
+//! In: [`FeatureMaps`]. Out: [`Proposals`]. This room knows nothing of classes, nor of what made the features.
+
+pub mod anchor_utils;
+mod head;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+
+pub use anchor_utils::AnchorGenerator;
+pub use head::RpnHead;
+
+use crate::config::{BackboneConfig, ModelConfig, RpnConfig};
+use crate::error::Result;
+use crate::ops::{DecodeProposalsParams, NmsParams, decode_proposals, gather_slots, nms, top_k};
+use crate::structures::{BatchGeometry, FeatureMaps, Proposals};
+
+/// What the head predicts, per level.
+#[derive(Debug, Clone)]
+pub struct RpnOutput {
+    /// `[N, H_l, W_l, a]` f32, one logit per anchor of a cell.
+    pub objectness: Vec<Tensor>,
+    /// `[N, H_l, W_l, 4·a]` f32, dx, dy, dw, dh per anchor of a cell.
+    pub deltas: Vec<Tensor>,
+}
+
+/// Head, anchors and selection of proposals.
+pub struct RegionProposalNetwork {
+    head: RpnHead,
+    anchors: AnchorGenerator,
+    config: RpnConfig,
+}
+
+impl RegionProposalNetwork {
+    /// Loads the network from `head.`.
+    ///
+    /// # Errors
+    /// Those of the weights' source, and of candle.
+    pub fn load(weights: &VarBuilder, config: &ModelConfig) -> Result<Self> {
+        let anchors = AnchorGenerator::new(&config.anchors);
+        let BackboneConfig { fpn_channels, .. } = config.backbone;
+        let per_cell = anchors.num_anchors_per_location();
+        let head = RpnHead::load(&weights.pp("head"), fpn_channels, per_cell, &config.rpn)?;
+        Ok(Self { head, anchors, config: config.rpn.clone() })
+    }
+
+    /// The anchors, for those who want to look at them.
+    pub fn anchor_generator(&self) -> &AnchorGenerator {
+        &self.anchors
+    }
+
+    /// Predicts objectness and deltas of every anchor.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn predict(&self, features: &FeatureMaps) -> Result<RpnOutput> {
+        self.head.forward(features)
+    }
+
+    /// Turns predictions into proposals: the best anchors of each level by logit, decoded, clipped to the resized
+    /// image, without those that are small or overlap a better one of their level, and of these the best over all
+    /// levels.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn propose(&self, output: &RpnOutput, geometry: &BatchGeometry) -> Result<Proposals> {
+        let logits = per_anchor(&output.objectness, &[])?;
+        let deltas = per_anchor(&output.deltas, &[4])?;
+        let anchors = self.anchors.generate(geometry, &output.objectness)?;
+        let best = top_k(&by_ref(&logits), self.config.pre_nms_top_n)?;
+        let params = DecodeProposalsParams {
+            image_sizes: geometry.resized_sizes(),
+            score_threshold: self.config.score_threshold,
+            min_side: self.config.min_box_side,
+        };
+        let decoded =
+            decode_proposals(&anchors, &by_ref(&deltas), &best.index, &best.values, &params)?;
+        let params = NmsParams {
+            iou_threshold: self.config.nms_threshold,
+            capacity: self.config.post_nms_top_n,
+        };
+        let kept = nms(&decoded.boxes, &decoded.scores, &best.segment, &decoded.valid, &params)?;
+        Ok(Proposals {
+            boxes: gather_slots(&decoded.boxes, &kept.index, &kept.counts)?,
+            scores: gather_slots(&decoded.scores, &kept.index, &kept.counts)?,
+            counts: kept.counts,
+        })
+    }
+}
+
+/// `[N, H_l, W_l, a·F]` → `[N, H_l·W_l·a, F]`: the order of anchors is that of channels last, so nothing moves.
+fn per_anchor(levels: &[Tensor], row: &[usize]) -> Result<Vec<Tensor>> {
+    levels
+        .iter()
+        .map(|level| {
+            let n = level.dim(0)?;
+            let anchors = level.elem_count() / (n * row.iter().product::<usize>()).max(1);
+            Ok(level.reshape([&[n, anchors], row].concat())?)
+        })
+        .collect()
+}
+
+fn by_ref(tensors: &[Tensor]) -> Vec<&Tensor> {
+    tensors.iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+
+    use super::per_anchor;
+
+    /// A value at row y, column x, anchor a must land at `(y · W + x) · A + a`, where its anchor is.
+    #[test]
+    fn predictions_are_in_the_order_of_anchors() {
+        let (height, width, anchors) = (2, 5, 3);
+        let deltas = Tensor::arange(0u32, (height * width * anchors * 4) as u32, &Device::Cpu)
+            .unwrap()
+            .reshape((1, height, width, anchors * 4))
+            .unwrap();
+        let rows = per_anchor(&[deltas.clone()], &[4]).unwrap()[0].get(0).unwrap();
+        for (y, x, a) in [(0, 0, 1), (1, 0, 0), (1, 4, 2)] {
+            let row: Vec<u32> = rows.get((y * width + x) * anchors + a).unwrap().to_vec1().unwrap();
+            let cell: Vec<u32> =
+                deltas.get(0).unwrap().get(y).unwrap().get(x).unwrap().to_vec1().unwrap();
+            assert_eq!(row, cell[a * 4..a * 4 + 4]);
+        }
+    }
+}
