@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use super::support::activation::Activation;
 use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
 use super::support::cpu::product::Epilogue;
+use super::support::isa::Isa;
 use crate::error::Result;
 
 const OP: &str = "conv2d";
@@ -49,6 +50,17 @@ impl PreparedConv2d {
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
     /// [`Error::Shape`](crate::Error::Shape) for a stride of zero, [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
     pub fn new(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<Self> {
+        Self::with_choice(Isa::preferred(), cpu::Algorithm::choose, weight, bias, params)
+    }
+
+    /// Like [`new`](Self::new); on the CPU, for this instruction set and with a way to choose the algorithm.
+    fn with_choice(
+        isa: Isa,
+        choose: impl FnOnce([usize; 4], Conv2dParams) -> cpu::Algorithm,
+        weight: &Tensor,
+        bias: &Tensor,
+        params: Conv2dParams,
+    ) -> Result<Self> {
         let expected = "[O, I, kh, kw], all at least 1";
         let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
         let dims = checked.dims::<4>(expected)?;
@@ -64,7 +76,10 @@ impl PreparedConv2d {
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::Weights::new(weight, dims, bias, params))
+                with_slice::<f32, _>(bias, |bias| {
+                    let algorithm = choose(dims, params);
+                    cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
+                })
             })??,
             other => return Err(unsupported(OP, other)),
         };

@@ -2,6 +2,7 @@
 
 use super::Conv2dParams;
 use crate::ops::support::activation::Activation;
+use crate::ops::support::cpu::product::Epilogue;
 
 /// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
 pub(super) fn conv2d(
@@ -11,8 +12,7 @@ pub(super) fn conv2d(
     [outputs, _, window_height, window_width]: [usize; 4],
     bias: &[f32],
     params: Conv2dParams,
-    residual: Option<&[f32]>,
-    activation: Activation,
+    Epilogue { residual, activation }: Epilogue<'_>,
 ) -> Vec<f32> {
     let Conv2dParams { stride, padding } = params;
     let out_height = (height + 2 * padding - window_height) / stride + 1;

@@ -1,5 +1,6 @@
 use candle_core::{DType, Device, Tensor};
 
+use super::cpu::Algorithm;
 use super::*;
 use crate::ops::support::testing::{Random, assert_close_relative, values};
 
@@ -44,7 +45,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn check(case: &Case, activation: Activation, with_residual: bool) {
+fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, with_residual: bool) {
     let Case { input: dims, outputs, window, params } = *case;
     let mut random = Random::new(7);
     let input = random.tensor(&dims);
@@ -63,11 +64,11 @@ fn check(case: &Case, activation: Activation, with_residual: bool) {
         weight_dims,
         &values(&bias),
         params,
-        residual_values.as_deref(),
-        activation,
+        Epilogue { residual: residual_values.as_deref(), activation },
     );
     let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
-    let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
+    let prepared =
+        PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params).unwrap();
     let found = conv2d(&input, &prepared, residual.as_ref(), activation).unwrap();
     assert_close_relative(&found, &expected, TOLERANCE);
 }
@@ -75,8 +76,98 @@ fn check(case: &Case, activation: Activation, with_residual: bool) {
 #[test]
 fn agrees_with_the_definition() {
     for case in cases() {
-        check(&case, Activation::None, false);
-        check(&case, Activation::Relu, true);
+        for isa in Isa::available() {
+            for algorithm in [Algorithm::Direct, Algorithm::Winograd4, Algorithm::Winograd6] {
+                let fits = Algorithm::can_transform(case.window, case.params);
+                if fits || algorithm == Algorithm::Direct {
+                    check(&case, isa, algorithm, Activation::None, false);
+                    check(&case, isa, algorithm, Activation::Relu, true);
+                }
+            }
+        }
+    }
+}
+
+/// The transforms' rounding errors, with as many channels as the models have. The tolerance of features is 1e-4 of the
+/// largest; a layer has to stay far below, as its errors add to those of the others.
+#[test]
+fn transforms_round_little() {
+    let mut random = Random::new(31);
+    for (channels, algorithm, tolerance) in [
+        (256, Algorithm::Direct, 2e-6),
+        (256, Algorithm::Winograd4, 5e-6),
+        (512, Algorithm::Winograd4, 5e-6),
+        (256, Algorithm::Winograd6, 2.5e-5),
+    ] {
+        let dims = [1, 14, 17, channels];
+        let input = random.tensor(&dims).relu().unwrap();
+        let weight = random.tensor(&[16, channels, 3, 3]);
+        let bias = random.tensor(&[16]);
+        let params = Conv2dParams { stride: 1, padding: 1 };
+        let expected = reference::conv2d(
+            &values(&input),
+            dims,
+            &values(&weight),
+            [16, channels, 3, 3],
+            &values(&bias),
+            params,
+            Epilogue { residual: None, activation: Activation::None },
+        );
+        let expected = Tensor::from_vec(expected, (1, 14, 17, 16), &Device::Cpu).unwrap();
+        for isa in Isa::available() {
+            let prepared =
+                PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params).unwrap();
+            let found = conv2d(&input, &prepared, None, Activation::None).unwrap();
+            assert_close_relative(&found, &expected, tolerance);
+        }
+    }
+}
+
+#[test]
+fn is_linear_in_the_input() {
+    let mut random = Random::new(37);
+    let zero = Tensor::zeros(40, DType::F32, &Device::Cpu).unwrap();
+    for (window, stride) in [(1, 1), (3, 1), (3, 2), (7, 2)] {
+        let weight = random.tensor(&[40, 36, window, window]);
+        let params = Conv2dParams { stride, padding: window / 2 };
+        let prepared = PreparedConv2d::new(&weight, &zero, params).unwrap();
+        let (a, b) = (random.tensor(&[1, 11, 18, 36]), random.tensor(&[1, 11, 18, 36]));
+        let run = |input: &Tensor| conv2d(input, &prepared, None, Activation::None).unwrap();
+        let of_sum = run(&((&a * 2.0).unwrap() - &b).unwrap());
+        let sum = ((run(&a) * 2.0).unwrap() - run(&b)).unwrap();
+        assert_close_relative(&of_sum, &sum, 2.0 * TOLERANCE);
+        assert!(values(&run(&a.zeros_like().unwrap())).iter().all(|v| *v == 0.0));
+    }
+}
+
+#[test]
+fn padding_is_zeros() {
+    let mut random = Random::new(41);
+    let (weight, bias) = (random.tensor(&[33, 34, 3, 3]), random.tensor(&[33]));
+    let input = random.tensor(&[2, 7, 10, 34]);
+    let padded = input.pad_with_zeros(1, 1, 1).unwrap().pad_with_zeros(2, 1, 1).unwrap();
+    let run = |input: &Tensor, padding| {
+        let params = Conv2dParams { stride: 1, padding };
+        let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
+        conv2d(input, &prepared, None, Activation::None).unwrap()
+    };
+    assert_close_relative(&run(&input, 1), &run(&padded, 0), TOLERANCE);
+}
+
+/// A result may not depend on how many threads share the work.
+#[test]
+fn threads_change_nothing() {
+    let mut random = Random::new(43);
+    for (window, stride) in [(1, 1), (3, 1), (3, 2)] {
+        let (weight, bias) = (random.tensor(&[72, 64, window, window]), random.tensor(&[72]));
+        let params = Conv2dParams { stride, padding: window / 2 };
+        let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
+        let input = random.tensor(&[1, 37, 41, 64]);
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| conv2d(&input, &prepared, None, Activation::Relu).unwrap())
+        };
+        assert_eq!(values(&run(1)), values(&run(5)));
     }
 }
 

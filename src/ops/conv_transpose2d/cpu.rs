@@ -5,40 +5,54 @@
 //! for each input pixel, for each of its four output pixels (dy, dx):
 //!     out[2y + dy, 2x + dx, :] = activation(bias + weight[:, :, dy, dx]ᵀ · input[y, x, :])
 //! ```
-//! That is one product `[pixels, I] × [I, 4·O]`, whose rows are then taken apart.
-
-use rayon::prelude::*;
+//! Those are four products `[pixels, I] × [I, O]` of the same left side, which write their rows to where they belong.
 
 use crate::ops::support::activation::Activation;
-use crate::ops::support::cpu::product::{Epilogue, PackedMatrix, product};
+use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
+use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply_to};
+use crate::ops::support::isa::Isa;
 
-/// Lays out a weight `[I, O, 2, 2]` as `[I, (dy, dx, O)]`.
-pub(super) fn prepare(weight: &[f32], [inputs, outputs]: [usize; 2], bias: &[f32]) -> PackedMatrix {
-    PackedMatrix::new(inputs, 4 * outputs, &bias.repeat(4), |i, column| {
-        let (tap, o) = (column / outputs, column % outputs);
-        weight[(i * outputs + o) * 4 + tap]
+/// The window's weights, one matrix `[I, O]` for each of its four places, line by line.
+pub(super) type Weights = [PackedMatrix; 4];
+
+/// Lays out a weight `[I, O, 2, 2]`.
+pub(super) fn prepare(
+    isa: Isa,
+    weight: &[f32],
+    [inputs, outputs]: [usize; 2],
+    bias: &[f32],
+) -> Weights {
+    std::array::from_fn(|tap| {
+        let source = Source {
+            values: &weight[tap..],
+            taps: 1,
+            inputs,
+            outputs,
+            tap_stride: 0,
+            input_stride: 4 * outputs,
+            output_stride: 4,
+        };
+        PackedMatrix::new(isa, source, bias)
     })
 }
 
 /// Enlarges `[N, H, W, I]` to `[N, 2H, 2W, O]`.
 pub(super) fn run(
     input: &[f32],
-    width: usize,
-    weights: &PackedMatrix,
+    [batch, height, width, inputs]: [usize; 4],
+    weights: &Weights,
     activation: Activation,
 ) -> Vec<f32> {
-    let products = product(input, weights, Epilogue { residual: None, activation });
-    let outputs = weights.outputs() / 4;
-    let mut out = vec![0.0; products.len()];
-    if out.is_empty() {
-        return out;
-    }
-    let row = 2 * width * outputs;
-    out.par_chunks_mut(row).enumerate().for_each(|(y, out)| {
-        for (x, pair) in out.chunks_exact_mut(2 * outputs).enumerate() {
-            let start = (y / 2 * width + x) * 4 * outputs + y % 2 * 2 * outputs;
-            pair.copy_from_slice(&products[start..start + 2 * outputs]);
-        }
-    });
-    out
+    let left = PlainRows { values: input, terms: inputs };
+    let outputs = weights[0].columns();
+    let out_width = 2 * width;
+    multiply_to(
+        &left,
+        batch * height * width,
+        weights,
+        Epilogue { residual: None, activation },
+        // Image and line are one index here: each input line makes two output lines.
+        |pixel| (pixel / width * 2 * out_width + pixel % width * 2) * outputs,
+        |tap| (tap / 2 * out_width + tap % 2) * outputs,
+    )
 }

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::support::activation::Activation;
 use super::support::check::{argument, unsupported, with_slice};
-use super::support::cpu::product::PackedMatrix;
+use super::support::isa::Isa;
 use crate::error::Result;
 
 const OP: &str = "conv_transpose2d";
@@ -23,7 +23,7 @@ pub struct PreparedConvTranspose2d {
     /// `[I, O]`.
     dims: [usize; 2],
     device: Device,
-    weights: Arc<PackedMatrix>,
+    weights: Arc<cpu::Weights>,
 }
 
 impl PreparedConvTranspose2d {
@@ -39,6 +39,11 @@ impl PreparedConvTranspose2d {
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
     /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        Self::for_isa(Isa::preferred(), weight, bias)
+    }
+
+    /// Like [`new`](Self::new); on the CPU, for this instruction set.
+    fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let expected = "[I, O, 2, 2], all at least 1";
         let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
         let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
@@ -52,7 +57,7 @@ impl PreparedConvTranspose2d {
         let dims = [inputs, outputs];
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::prepare(weight, dims, bias))
+                with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
             })??,
             other => return Err(unsupported(OP, other)),
         };
@@ -118,14 +123,14 @@ pub fn conv_transpose2d(
     let [inputs, outputs] = weights.dims;
     let checked = argument(OP, "input", input).dtype(DType::F32)?;
     let expected = format!("[N, H, W, {inputs}]");
-    let [batch, height, width, channels] = checked.dims::<4>(&expected)?;
+    let dims @ [batch, height, width, channels] = checked.dims::<4>(&expected)?;
     if channels != inputs {
         return Err(checked.shape_error(&expected));
     }
     checked.on_device(&weights.device)?;
     let values = match input.device() {
         Device::Cpu => with_slice::<f32, _>(input, |input| {
-            cpu::run(input, width, &weights.weights, activation)
+            cpu::run(input, dims, &weights.weights, activation)
         })?,
         other => return Err(unsupported(OP, other)),
     };

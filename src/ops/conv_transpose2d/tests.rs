@@ -26,9 +26,11 @@ fn agrees_with_the_definition() {
             );
             let out_dims = [dims[0], 2 * dims[1], 2 * dims[2], outputs];
             let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
-            let prepared = PreparedConvTranspose2d::new(&weight, &bias).unwrap();
-            let found = conv_transpose2d(&input, &prepared, activation).unwrap();
-            assert_close_relative(&found, &expected, PRODUCT_TOLERANCE);
+            for isa in Isa::available() {
+                let prepared = PreparedConvTranspose2d::for_isa(isa, &weight, &bias).unwrap();
+                let found = conv_transpose2d(&input, &prepared, activation).unwrap();
+                assert_close_relative(&found, &expected, PRODUCT_TOLERANCE);
+            }
         }
     }
 }

@@ -1,14 +1,36 @@
 //! Linear layer on the CPU: slices in, slices out.
 
 use crate::ops::support::activation::Activation;
-use crate::ops::support::cpu::product::{Epilogue, PackedMatrix, product};
+use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
+use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
+use crate::ops::support::isa::Isa;
 
 /// Lays out a weight `[O, I]`.
-pub(super) fn prepare(weight: &[f32], [outputs, inputs]: [usize; 2], bias: &[f32]) -> PackedMatrix {
-    PackedMatrix::new(inputs, outputs, bias, |i, o| weight[o * inputs + i])
+pub(super) fn prepare(
+    isa: Isa,
+    weight: &[f32],
+    [outputs, inputs]: [usize; 2],
+    bias: &[f32],
+) -> PackedMatrix {
+    let source = Source {
+        values: weight,
+        taps: 1,
+        inputs,
+        outputs,
+        tap_stride: 0,
+        input_stride: 1,
+        output_stride: inputs,
+    };
+    PackedMatrix::new(isa, source, bias)
 }
 
 /// Multiplies `[R, I]` to `[R, O]`.
-pub(super) fn run(input: &[f32], weights: &PackedMatrix, activation: Activation) -> Vec<f32> {
-    product(input, weights, Epilogue { residual: None, activation })
+pub(super) fn run(
+    input: &[f32],
+    rows: usize,
+    weights: &PackedMatrix,
+    activation: Activation,
+) -> Vec<f32> {
+    let left = PlainRows { values: input, terms: weights.terms() };
+    multiply(&left, rows, weights, Epilogue { residual: None, activation })
 }

@@ -12,7 +12,8 @@ use candle_core::{DType, Device, Tensor};
 
 use super::support::activation::Activation;
 use super::support::check::{argument, unsupported, with_slice};
-use super::support::cpu::product::PackedMatrix;
+use super::support::cpu::matrix::PackedMatrix;
+use super::support::isa::Isa;
 use crate::error::Result;
 
 const OP: &str = "linear";
@@ -39,6 +40,11 @@ impl PreparedLinear {
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
     /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        Self::for_isa(Isa::preferred(), weight, bias)
+    }
+
+    /// Like [`new`](Self::new); on the CPU, for this instruction set.
+    fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let expected = "[O, I], both at least 1";
         let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
         let dims = checked.dims::<2>(expected)?;
@@ -51,7 +57,7 @@ impl PreparedLinear {
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::prepare(weight, dims, bias))
+                with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
             })??,
             other => return Err(unsupported(OP, other)),
         };
@@ -117,9 +123,9 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
     }
     checked.on_device(&weights.device)?;
     let values = match input.device() {
-        Device::Cpu => {
-            with_slice::<f32, _>(input, |input| cpu::run(input, &weights.weights, activation))?
-        }
+        Device::Cpu => with_slice::<f32, _>(input, |input| {
+            cpu::run(input, rows, &weights.weights, activation)
+        })?,
         other => return Err(unsupported(OP, other)),
     };
     Ok(Tensor::from_vec(values, (rows, outputs), input.device())?)

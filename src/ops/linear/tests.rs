@@ -31,9 +31,11 @@ fn agrees_with_the_definition() {
                 activation,
             );
             let expected = Tensor::from_vec(expected, (rows, outputs), &Device::Cpu).unwrap();
-            let prepared = PreparedLinear::new(&weight, &bias).unwrap();
-            let found = linear(&input, &prepared, activation).unwrap();
-            assert_close_relative(&found, &expected, TOLERANCE);
+            for isa in Isa::available() {
+                let prepared = PreparedLinear::for_isa(isa, &weight, &bias).unwrap();
+                let found = linear(&input, &prepared, activation).unwrap();
+                assert_close_relative(&found, &expected, TOLERANCE);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod activation;
 pub(crate) mod check;
 pub(crate) mod cpu;
 pub(crate) mod geometry;
+pub(crate) mod isa;
 pub(crate) mod order;
 pub(crate) mod parallel;
 #[cfg(test)]

@@ -1,0 +1,138 @@
+//! Memory of the CPU kernels: outputs that are written once, and scratch that is kept.
+
+use std::cell::Cell;
+
+/// One cache line, so that vectors of packed data never straddle two.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Values that start at a cache line, zero at first.
+#[derive(Debug, Default)]
+pub(crate) struct AlignedBuffer {
+    lines: Vec<Line>,
+}
+
+impl AlignedBuffer {
+    /// A buffer of `n` zeros.
+    pub fn zeros(n: usize) -> Self {
+        let mut lines = Vec::<Line>::with_capacity(n.div_ceil(16));
+        advise_huge_pages(lines.as_ptr().cast(), lines.capacity() * size_of::<Line>());
+        lines.resize(n.div_ceil(16), Line([0.0; 16]));
+        Self { lines }
+    }
+
+    /// The values, up to a whole cache line.
+    pub fn values(&self) -> &[f32] {
+        // SAFETY: a `Line` is 16 f32 without padding.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), 16 * self.lines.len()) }
+    }
+
+    /// The values, up to a whole cache line.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        let n = 16 * self.lines.len();
+        // SAFETY: a `Line` is 16 f32 without padding, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
+    }
+}
+
+/// Scratch that belongs to this thread, until it is dropped. What it holds at first is left from earlier use.
+///
+/// A thread keeps the largest scratch that it was asked for: fresh memory of this size costs as much as the work on
+/// it, because the system clears each page. This is a value rather than a function that takes a closure, because a
+/// closure would not be compiled with the instructions of the [`Job`](super::simd::Job) around it.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    buffer: AlignedBuffer,
+    len: usize,
+}
+
+thread_local! {
+    static KEPT: Cell<AlignedBuffer> = const { Cell::new(AlignedBuffer { lines: Vec::new() }) };
+}
+
+impl Scratch {
+    /// Scratch of `len` values.
+    pub fn new(len: usize) -> Self {
+        let mut buffer = KEPT.take();
+        if buffer.values().len() < len {
+            buffer = AlignedBuffer::zeros(len);
+        }
+        Self { buffer, len }
+    }
+
+    /// The values.
+    pub fn values(&mut self) -> &mut [f32] {
+        &mut self.buffer.values_mut()[..self.len]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        KEPT.set(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// Memory of an output, which tasks fill side by side.
+#[derive(Debug)]
+pub(crate) struct Output {
+    values: Vec<f32>,
+    len: usize,
+}
+
+/// A pointer into an [`Output`] that tasks may share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OutputPointer(*mut f32);
+
+// SAFETY: it is only a place; each use of it is unsafe by itself, and has to make sure that places don't overlap.
+unsafe impl Send for OutputPointer {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for OutputPointer {}
+
+impl OutputPointer {
+    /// The first value.
+    pub fn get(self) -> *mut f32 {
+        self.0
+    }
+}
+
+impl Output {
+    /// Memory for `len` values, not initialized.
+    pub fn new(len: usize) -> Self {
+        let values = Vec::<f32>::with_capacity(len);
+        advise_huge_pages(values.as_ptr().cast(), len * size_of::<f32>());
+        Self { values, len }
+    }
+
+    /// Where the values belong.
+    pub fn pointer(&mut self) -> OutputPointer {
+        OutputPointer(self.values.as_mut_ptr())
+    }
+
+    /// The values.
+    ///
+    /// # Safety
+    /// All of them have been written.
+    pub unsafe fn finish(mut self) -> Vec<f32> {
+        // SAFETY: the capacity is at least `len`, and the caller vouches for the values.
+        unsafe { self.values.set_len(self.len) };
+        self.values
+    }
+}
+
+/// Asks the system to back a large range with large pages, which it clears faster than many small ones.
+fn advise_huge_pages(start: *const u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const HUGE_PAGE: usize = 2 << 20;
+        let first = (start as usize).next_multiple_of(HUGE_PAGE);
+        let end = (start as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
+        if first < end {
+            // SAFETY: the range lies inside of one allocation; the advice changes how it is backed, not what it holds.
+            // A refusal does no harm.
+            unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
