@@ -10,10 +10,8 @@ use crate::error::{Error, Result};
 /// [`Error::DeviceName`] for a GPU, as the ops have no CUDA kernels yet, and for any other name. There is no silent
 /// fallback to the CPU.
 pub fn parse(name: &str) -> Result<Device> {
-    let fault = |problem: &str| Error::DeviceName {
-        name: name.to_owned(),
-        problem: problem.to_owned(),
-    };
+    let fault =
+        |problem: &str| Error::DeviceName { name: name.to_owned(), problem: problem.to_owned() };
     match name.split_once(':').unwrap_or((name, "0")) {
         ("cpu", "0") => Ok(Device::Cpu),
         ("cuda", number) if number.parse::<usize>().is_ok() => {

@@ -55,3 +55,8 @@ pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};
 pub use rpn::anchor_utils;
+
+/// The README's example is compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

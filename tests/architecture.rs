@@ -26,8 +26,15 @@ const IMPORTS: &[(&str, &[&str])] = &[
     (
         "detector",
         &[
-            "backbone", "checkpoint", "config", "image_input", "progress", "roi_heads", "rpn",
-            "structures", "transform",
+            "backbone",
+            "checkpoint",
+            "config",
+            "image_input",
+            "progress",
+            "roi_heads",
+            "rpn",
+            "structures",
+            "transform",
         ],
     ),
     ("eval", &["detector", "image_input", "progress", "structures", "config"]),
@@ -55,8 +62,16 @@ const DEVICE_ROOMS: &[&str] = &["backbone", "rpn", "roi_heads", "layers", "trans
 
 /// Candle's constructors from host data, and its downloads.
 const HOST_TRAFFIC: &[&str] = &[
-    "Tensor::new(", "Tensor::from_vec(", "Tensor::from_slice(", "Tensor::arange", "Tensor::from_iter(",
-    ".to_vec0", ".to_vec1", ".to_vec2", ".to_vec3", ".to_scalar",
+    "Tensor::new(",
+    "Tensor::from_vec(",
+    "Tensor::from_slice(",
+    "Tensor::arange",
+    "Tensor::from_iter(",
+    ".to_vec0",
+    ".to_vec1",
+    ".to_vec2",
+    ".to_vec3",
+    ".to_scalar",
 ];
 
 struct Source {
@@ -105,7 +120,9 @@ fn sources() -> Vec<Source> {
             let mut lines: Vec<(usize, &str)> =
                 text.lines().enumerate().map(|(i, line)| (i + 1, line)).collect();
             let test_module = lines.windows(2).position(|pair| {
-                pair[0].1 == "#[cfg(test)]" && pair[1].1.starts_with("mod ") && pair[1].1.ends_with('{')
+                pair[0].1 == "#[cfg(test)]"
+                    && pair[1].1.starts_with("mod ")
+                    && pair[1].1.ends_with('{')
             });
             lines.truncate(test_module.unwrap_or(lines.len()));
             let code = lines.iter().map(|(number, line)| (*number, without_comment(line)));
@@ -149,13 +166,20 @@ fn rooms_import_only_what_their_row_allows() {
                 let name: String =
                     part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                 let target = reexports.get(name.as_str()).copied().unwrap_or(&name);
-                if !target.is_empty() && target != room && target != "error" && !row.contains(&target) {
+                if !target.is_empty()
+                    && target != room
+                    && target != "error"
+                    && !row.contains(&target)
+                {
                     faults.push(format!("src/{}:{number} imports {target}", source.path));
                 }
             }
         }
     }
-    assert_none(faults, "data flows one way; move what is shared to `structures` or `ops::support`:");
+    assert_none(
+        faults,
+        "data flows one way; move what is shared to `structures` or `ops::support`:",
+    );
 }
 
 #[test]
@@ -172,7 +196,8 @@ fn ops_do_not_call_ops() {
         for (number, line) in &source.code {
             let imports = |op: &&&str| {
                 **op != own
-                    && (line.contains(&format!("ops::{op}::")) || line.contains(&format!("super::{op}::")))
+                    && (line.contains(&format!("ops::{op}::"))
+                        || line.contains(&format!("super::{op}::")))
             };
             if own != "mod.rs"
                 && let Some(op) = ops.iter().find(imports)
@@ -181,7 +206,10 @@ fn ops_do_not_call_ops() {
             }
         }
     }
-    assert_none(faults, "ops don't call ops: compose them in a room, or share a formula in `ops::support`:");
+    assert_none(
+        faults,
+        "ops don't call ops: compose them in a room, or share a formula in `ops::support`:",
+    );
 }
 
 #[test]
@@ -219,14 +247,20 @@ fn files_have_one_subject() {
 #[test]
 fn device_rooms_neither_upload_nor_download() {
     let faults = lines_with(HOST_TRAFFIC, |source| DEVICE_ROOMS.contains(&source.room()));
-    assert_none(faults, "compute on the device: `ops::anchor_grid`, shape scalars as arguments, `pack_results` once:");
+    assert_none(
+        faults,
+        "compute on the device: `ops::anchor_grid`, shape scalars as arguments, `pack_results` once:",
+    );
 }
 
 #[test]
 fn library_does_not_panic_on_input() {
     let panics = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "unreachable!("];
     let faults = lines_with(&panics, |_| true);
-    assert_none(faults, "return an error that names the culprit, or say `// invariant: why it can't happen`:");
+    assert_none(
+        faults,
+        "return an error that names the culprit, or say `// invariant: why it can't happen`:",
+    );
 }
 
 #[test]
@@ -237,9 +271,13 @@ fn library_does_not_print() {
 
 #[test]
 fn unsafe_stays_in_kernels_and_maps() {
-    let may = |source: &Source| source.path.starts_with("ops/") || source.path.starts_with("checkpoint/");
+    let may =
+        |source: &Source| source.path.starts_with("ops/") || source.path.starts_with("checkpoint/");
     let faults = lines_with(&["unsafe "], |source| !may(source));
-    assert_none(faults, "unsafe code belongs into the kernels of ops, and the memory map of checkpoint:");
+    assert_none(
+        faults,
+        "unsafe code belongs into the kernels of ops, and the memory map of checkpoint:",
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Shape, Tensor};
-use candle_detection::{GeneralizedRcnn, config};
+use candle_detection::{Detector, GeneralizedRcnn, config};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use serde::Deserialize;
@@ -62,4 +62,25 @@ fn parameters_are_those_of_torchvision() {
         compared += 1;
     }
     assert_eq!(compared, reference.len());
+}
+
+/// The same weights as safetensors, as a zip checkpoint, and as a legacy one with the names of 2019.
+#[test]
+fn every_weight_format_gives_the_same_detections() {
+    let images = common::Fixture::load("tiny_r18").images();
+    let runs = ["tiny_r18.safetensors", "tiny_r18.pth", "tiny_r18.legacy.pth"].map(|weights| {
+        let file = |name: &str| common::fixtures().join(name);
+        let detector = Detector::from_files(&file("tiny_r18.toml"), &file(weights)).unwrap();
+        let found = detector.detect_batch(&images).unwrap();
+        let instances = found.iter().flat_map(|detections| &detections.instances);
+        let bits = instances.map(|i| {
+            let corners = [i.bbox.x1, i.bbox.y1, i.bbox.x2, i.bbox.y2].map(f32::to_bits);
+            let mask: Vec<u32> =
+                i.mask.as_ref().unwrap().probabilities().iter().map(|p| p.to_bits()).collect();
+            (i.label, i.score.to_bits(), corners, mask)
+        });
+        bits.collect::<Vec<_>>()
+    });
+    assert!(runs[0].len() > 10);
+    assert!(runs.iter().all(|run| *run == runs[0]));
 }
