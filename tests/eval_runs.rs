@@ -383,6 +383,14 @@ fn a_batch_meets_the_same_neighbours_in_every_division() {
     }
     batches.sort();
     assert_eq!(batches, undivided.batches());
+    // Image by image, a part depends on ids alone, not on what else is in the data set.
+    let shard = Shard::new(1, 3).unwrap();
+    let of = |dataset: &CocoDataset| Plan::new(dataset, batch(1)).part(shard).image_ids();
+    let all = of(&dataset);
+    let half: Vec<u64> = all.iter().copied().filter(|&id| id < 80).collect();
+    assert_eq!(of(&dataset.first(11)), half);
+    assert!(!half.is_empty() && half.len() < all.len());
+    assert!(all.iter().all(|&id| shard.takes(id)));
 }
 
 #[test]

@@ -8,14 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use candle_core::Device;
+use anyhow::{Context, Result, ensure};
 use candle_detection::config::{self, ModelConfig};
 use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoResult, IouKind, Journal, Plan, RunSettings, Shard, Start,
     comparable, detect_images,
 };
-use candle_detection::{Detector, DetectorBuilder, Event, Weights};
+use candle_detection::{Detector, DetectorBuilder, Event, Weights, device};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
@@ -96,22 +95,12 @@ fn build(args: &Args) -> Result<Detector> {
     };
     let detector = DetectorBuilder::new(config(args.model.as_deref().unwrap_or(DEFAULT))?)
         .weights(weights)
-        .device(device(&args.device)?)
+        .device(device::parse(&args.device)?)
         .configure(|config| {
             config.image.min_size = args.min_size.unwrap_or(config.image.min_size);
             config.image.max_size = args.max_size.unwrap_or(config.image.max_size);
         });
     Ok(detector.build()?)
-}
-
-fn device(name: &str) -> Result<Device> {
-    let number = match name.split_once(':') {
-        _ if name == "cpu" => return Ok(Device::Cpu),
-        None if name == "cuda" => 0,
-        Some(("cuda", number)) => number.parse().context("--device cuda:N takes a number")?,
-        _ => bail!("--device is cpu, cuda or cuda:N, not `{name}`"),
-    };
-    Device::new_cuda(number).with_context(|| format!("--device {name} cannot be used"))
 }
 
 pub fn kinds_of(settings: &RunSettings) -> Vec<IouKind> {

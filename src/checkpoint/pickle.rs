@@ -27,7 +27,7 @@ pub(super) enum Value<'a> {
     BigInt(&'a [u8]),
     Float,
     Str(&'a str),
-    Bytes(&'a [u8]),
+    Bytes,
     Tuple(Box<[Id]>),
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
@@ -350,13 +350,13 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self, length: usize) -> Result<(), String> {
         let raw = self.take(length)?;
-        let value = std::str::from_utf8(raw).map_or(Value::Bytes(raw), Value::Str);
+        let value = std::str::from_utf8(raw).map_or(Value::Bytes, Value::Str);
         self.push(value)
     }
 
     fn raw(&mut self, length: usize) -> Result<(), String> {
-        let raw = self.take(length)?;
-        self.push(Value::Bytes(raw))
+        self.take(length)?;
+        self.push(Value::Bytes)
     }
 
     fn short_tuple(&mut self, length: usize) -> Result<(), String> {
@@ -444,7 +444,7 @@ impl Value<'_> {
             Self::Int(_) | Self::BigInt(_) => "an integer",
             Self::Float => "a float",
             Self::Str(_) => "a string",
-            Self::Bytes(_) => "bytes",
+            Self::Bytes => "bytes",
             Self::Tuple(_) => "a tuple",
             Self::List(_) => "a list",
             Self::Dict(_) => "a dict",

@@ -47,9 +47,9 @@ pub(super) fn parse(file: &Mapped, key: Option<&str>) -> Result<Parsed, String> 
     check_machine(&next()?)?;
     let checkpoint = next()?;
     let keys = next()?;
+    let state = state_dict::find(&checkpoint, key)?;
     let storages = locate(bytes, at, &keys, &references(&checkpoint)?)?;
 
-    let state = state_dict::find(&checkpoint, key)?;
     let mut tensors = Vec::new();
     for tensor in state.tensors {
         let StorageRef { key, stored, view: (first, length), .. } = tensor.storage;
@@ -132,7 +132,7 @@ fn locate<'a>(
                 reference.elements
             ));
         }
-        let start = at + count_bytes();
+        let start = at + size_of::<u64>();
         let end = reference
             .elements
             .checked_mul(reference.stored.size_in_bytes())
@@ -143,8 +143,4 @@ fn locate<'a>(
         at = end;
     }
     Ok(storages)
-}
-
-const fn count_bytes() -> usize {
-    size_of::<u64>()
 }

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::parsed::Stored;
 use super::stored::{self, StoredDType};
 use super::{Checkpoint, is_counter};
-use crate::checkpoint::parsed::Stored;
 use crate::error::{Error, Result};
 
 /// Type of the floats that are written.
@@ -40,6 +40,8 @@ impl Precision {
 pub struct Written {
     /// Number of tensors.
     pub tensors: usize,
+    /// Types of their elements, the most frequent first.
+    pub dtypes: Vec<StoredDType>,
     /// Size of the file.
     pub bytes: u64,
     /// Counters of batch norm, which were left out.
@@ -91,7 +93,20 @@ pub fn write_safetensors(
     file.sync_all().map_err(io)?;
     drop(file);
     temporary.rename(path).map_err(io)?;
-    Ok(Written { tensors: kept.len(), bytes, dropped })
+    let dtypes = by_frequency(kept.iter().map(|(_, dtype, _)| *dtype));
+    Ok(Written { tensors: kept.len(), dtypes, bytes, dropped })
+}
+
+fn by_frequency(dtypes: impl Iterator<Item = StoredDType>) -> Vec<StoredDType> {
+    let mut counts: Vec<(StoredDType, usize)> = Vec::new();
+    for dtype in dtypes {
+        match counts.iter_mut().find(|(known, _)| *known == dtype) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((dtype, 1)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts.into_iter().map(|(dtype, _)| dtype).collect()
 }
 
 /// A file that is removed unless it was renamed.

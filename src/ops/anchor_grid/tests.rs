@@ -1,7 +1,7 @@
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 
 use super::{AnchorGridParams, AnchorLevel, anchor_grid};
-use crate::ops::support::testing::{assert_close, fixture};
+use crate::ops::support::testing::{assert_close, fixture, values};
 
 fn level(height: usize, width: usize, stride: (usize, usize), sizes: &[f32]) -> AnchorLevel {
     AnchorLevel { height, width, stride_y: stride.0, stride_x: stride.1, sizes: sizes.to_vec() }
@@ -46,19 +46,26 @@ fn an_empty_level_has_no_anchor() {
 #[test]
 fn equals_the_reference() {
     let tensors = fixture("ops.safetensors");
-    let expected = |case: &str| -> &Tensor { &tensors[&format!("anchors/{case}/anchors")] };
-    let single =
-        AnchorGridParams { levels: vec![level(2, 3, (10, 13), &[32.0])], aspect_ratios: vec![1.0] };
-    assert_close(&anchor_grid(&single, &Device::Cpu).unwrap(), expected("single"), 0.0);
-    let levels = [
-        (32, 40, 4, 32.0),
-        (16, 20, 8, 64.0),
-        (8, 10, 16, 128.0),
-        (4, 5, 32, 256.0),
-        (2, 3, 64, 512.0),
-    ]
-    .map(|(h, w, stride, size)| level(h, w, (stride, if w == 3 { 53 } else { stride }), &[size]))
-    .to_vec();
-    let default = AnchorGridParams { levels, aspect_ratios: vec![0.5, 1.0, 2.0] };
-    assert_close(&anchor_grid(&default, &Device::Cpu).unwrap(), expected("default"), 0.0);
+    for case in ["one_level", "two_sizes", "default"] {
+        let get = |what: &str| values(&tensors[&format!("anchors/{case}/{what}")]);
+        let padded = get("padded");
+        let (feature_sizes, sizes) = (get("feature_sizes"), get("sizes"));
+        let levels = feature_sizes.len() / 2;
+        let levels = (0..levels)
+            .map(|l| {
+                let (height, width) =
+                    (feature_sizes[2 * l] as usize, feature_sizes[2 * l + 1] as usize);
+                let stride = (padded[0] as usize / height, padded[1] as usize / width);
+                level(
+                    height,
+                    width,
+                    stride,
+                    &sizes[l * sizes.len() / levels..(l + 1) * sizes.len() / levels],
+                )
+            })
+            .collect();
+        let params = AnchorGridParams { levels, aspect_ratios: get("aspect_ratios") };
+        let found = anchor_grid(&params, &Device::Cpu).unwrap();
+        assert_close(&found, &tensors[&format!("anchors/{case}/anchors")], 0.0);
+    }
 }

@@ -136,29 +136,17 @@ fn wrong_arguments_are_named() {
 }
 
 #[test]
-fn equals_the_reference_of_torchvision() {
+fn equals_torchvision() {
     let tensors = fixture("ops.safetensors");
-    let cases: Vec<&str> =
-        tensors.keys().filter_map(|key| key.strip_prefix("nms/")?.strip_suffix("/keep")).collect();
-    assert!(cases.len() >= 2, "{cases:?}");
-    for name in cases {
-        let get = |what: &str| tensors.get(&format!("nms/{name}/{what}"));
-        let boxes = values(get("boxes").unwrap()).as_chunks::<4>().0.to_vec();
-        let threshold: f64 = get("threshold")
-            .unwrap()
-            .to_dtype(DType::F64)
-            .unwrap()
-            .flatten_all()
-            .unwrap()
-            .to_vec1()
-            .unwrap()[0];
-        let groups = get("groups").map_or_else(
-            || vec![0; boxes.len()],
-            |groups| values(groups).iter().map(|g| *g as u32).collect(),
-        );
-        let case = Case { scores: values(get("scores").unwrap()), groups, boxes };
-        let expected: Vec<u32> = values(get("keep").unwrap()).iter().map(|i| *i as u32).collect();
-        assert_eq!(case.run(threshold), expected, "{name}");
+    for name in ["half", "rpn"] {
+        let get = |what: &str| &tensors[&format!("nms/{name}/{what}")];
+        let whole = |what: &str| -> Vec<u32> { get(what).to_vec1().unwrap() };
+        let threshold = get("threshold").to_vec1::<f64>().unwrap()[0];
+        let boxes = values(get("boxes")).as_chunks::<4>().0.to_vec();
+        let mut case = one_group(&boxes, &values(get("scores")));
+        assert_eq!(case.run(threshold), whole("keep"), "{name}");
+        case.groups = whole("groups");
+        assert_eq!(case.run(threshold), whole("keep_batched"), "{name}, by group");
     }
 }
 

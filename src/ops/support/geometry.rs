@@ -59,6 +59,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::support::testing::{fixture, values};
 
     #[test]
     fn growth_is_capped() {
@@ -68,6 +69,25 @@ mod tests {
             assert!((found - expected).abs() < 1e-4, "{decoded:?}");
         }
         assert_eq!(MAX_LOG_SCALE, (1000f64 / 16.0).ln() as f32);
+    }
+
+    /// Boxes are compared relative to their size, as some deltas of the fixture blow them up 62.5-fold.
+    #[test]
+    fn decoding_equals_torchvision() {
+        let tensors = fixture("ops.safetensors");
+        for case in ["unit", "roi"] {
+            let get = |what: &str| values(&tensors[&format!("decode/{case}/{what}")]);
+            let (boxes, deltas, expected) = (get("boxes"), get("deltas"), get("decoded"));
+            let weights: [f32; 4] = get("weights").try_into().unwrap();
+            let per_box = deltas.len() / boxes.len();
+            for (i, deltas) in deltas.as_chunks::<4>().0.iter().enumerate() {
+                let found = decode(*deltas, boxes.as_chunks::<4>().0[i / per_box], weights);
+                let expected = expected.as_chunks::<4>().0[i];
+                let size = expected.iter().fold(1f32, |m, corner| m.max(corner.abs()));
+                let difference = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+                assert!(difference.fold(0.0, f32::max) <= 1e-6 * size, "{found:?} {expected:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! Every model file: parameter names, shapes and counts are torchvision's.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_detection::{GeneralizedRcnn, config};
+use candle_nn::VarBuilder;
+use candle_nn::var_builder::SimpleBackend;
+use serde::Deserialize;
+
+/// One model of `parameters.json`.
+#[derive(Deserialize)]
+struct Parameters {
+    parameters: u64,
+    tensors: BTreeMap<String, Vec<usize>>,
+}
+
+/// Gives zeros and notes what was asked for.
+struct Recorder(Arc<Mutex<BTreeMap<String, Vec<usize>>>>);
+
+impl SimpleBackend for Recorder {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _hint: candle_nn::Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let earlier = self.0.lock().unwrap().insert(name.to_owned(), shape.dims().to_vec());
+        assert!(earlier.is_none(), "{name} is loaded twice");
+        Tensor::zeros(shape, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        panic!("{name} is loaded without a shape")
+    }
+
+    fn contains_tensor(&self, _name: &str) -> bool {
+        true
+    }
+}
+
+#[test]
+fn parameters_are_those_of_torchvision() {
+    let file = common::fixtures().join("parameters.json");
+    let reference: BTreeMap<String, Parameters> =
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let mut compared = 0;
+    for name in config::names() {
+        let config = config::get(name).unwrap();
+        let record = Arc::new(Mutex::new(BTreeMap::new()));
+        let backend: Box<dyn SimpleBackend> = Box::new(Recorder(record.clone()));
+        let weights = VarBuilder::new_with_args(backend, DType::F32, &Device::Cpu);
+        GeneralizedRcnn::load(&weights, &config).unwrap();
+        let expected = &reference[name];
+        assert_eq!(*record.lock().unwrap(), expected.tensors, "{name}");
+        assert_eq!(config.weights[0].parameters, expected.parameters, "{name}");
+        compared += 1;
+    }
+    assert_eq!(compared, reference.len());
+}
