@@ -4,18 +4,20 @@
 //! for each task, some tiles of M×M outputs:
 //!     for each tile, for each input channel:
 //!         V[point, tile, channel] = Bᵀ · (the tile's N×N inputs) · B
-//!     for each of the N·N points:
-//!         products[tile, point, :] = V[point, tile, :] · U[point, :, :]
-//!     for each tile, for each output channel:
-//!         out = activation(Aᵀ · products · A + bias + residual)
+//!     for each panel of output channels:
+//!         for each of the N·N points:
+//!             products[tile, point, :] = V[point, tile, :] · U[panel, point, :, :]
+//!         for each tile, for each output channel of the panel:
+//!             out = activation(Aᵀ · products · A + bias + residual)
 //! ```
-//! `U[point, input, output]` are the transformed weights, made once.
+//! `U[panel, point, input, output]` are the transformed weights, made once.
 //!
 //! Why the code differs:
 //! 1. Channels are the innermost axis of everything, so that all transforms work on vectors of channels.
 //! 2. A task does all three steps for its tiles in its thread's scratch. Its size is bounded, no thread waits for
 //!    another, and a layer needs no memory beyond its output.
-//! 3. `V` has the row distance of the product kernel, so that nothing is gathered again.
+//! 3. The products of one panel stay in the second-level cache until they are transformed.
+//! 4. `V` has the row distance of the product kernel, so that nothing is gathered again.
 
 use rayon::prelude::*;
 
@@ -37,7 +39,7 @@ pub(in crate::ops::conv2d) struct Weights {
     inputs: usize,
     outputs: usize,
     tile: TileSize,
-    /// `[point, panel, input, panel column]`.
+    /// `[panel, point, input, panel column]`.
     values: AlignedBuffer,
     bias: Vec<f32>,
 }
@@ -52,62 +54,84 @@ impl Weights {
         bias: &[f32],
     ) -> Self {
         let tile = isa.run(TileSizeOf);
-        let panels = outputs.div_ceil(tile.columns);
-        let panel_values = inputs * tile.columns;
-        let mut values = AlignedBuffer::zeros(N * N * panels * panel_values);
+        let panel_values = N * N * inputs * tile.columns;
+        let mut values = AlignedBuffer::zeros(outputs.div_ceil(tile.columns) * panel_values);
         let matrix = tiling.weight_transform();
-        // Each task writes one panel at all points, which lie apart.
-        let out = SharedPanels(values.values_mut().as_mut_ptr());
-        (0..panels).into_par_iter().with_max_len(1).for_each(|panel| {
-            let lanes = (outputs - panel * tile.columns).min(tile.columns);
-            for input in 0..inputs {
-                for lane in 0..lanes {
-                    let output = panel * tile.columns + lane;
-                    let start = (output * inputs + input) * 9;
-                    let window = &weight[start..start + 9];
-                    let rows: [[f64; 3]; N] = std::array::from_fn(|i| {
-                        std::array::from_fn(|dx| {
-                            (0..3).map(|dy| matrix[i][dy] * f64::from(window[3 * dy + dx])).sum()
-                        })
-                    });
-                    for (i, row) in rows.iter().enumerate() {
-                        for (j, column) in matrix.iter().enumerate() {
-                            let value: f64 = (0..3).map(|k| row[k] * column[k]).sum();
-                            let place = ((i * N + j) * panels + panel) * panel_values
-                                + input * tile.columns
-                                + lane;
-                            // SAFETY: the place lies in panel `panel`, which only this task writes, at one of N·N points.
-                            unsafe { out.write(place, value as f32) };
-                        }
-                    }
-                }
-            }
-        });
+        values
+            .values_mut()
+            .par_chunks_exact_mut(panel_values)
+            .with_max_len(1)
+            .enumerate()
+            .for_each(|(panel, out)| {
+                let first = panel * tile.columns;
+                let last = (first + tile.columns).min(outputs);
+                let weight = &weight[first * inputs * 9..last * inputs * 9];
+                isa.run(WeightTransform { matrix, weight, inputs, columns: tile.columns, out });
+            });
         Self { isa, inputs, outputs, tile, values, bias: bias.to_vec() }
     }
 }
 
-/// The transformed weights while tasks write them.
-#[derive(Clone, Copy)]
-struct SharedPanels(*mut f32);
+/// The transform of a panel's weights, in f64 because it is done only once.
+struct WeightTransform<'a, const N: usize> {
+    /// `G`.
+    matrix: [[f64; 3]; N],
+    /// `[output, input, 3, 3]` of the panel's outputs.
+    weight: &'a [f32],
+    inputs: usize,
+    columns: usize,
+    /// `[point, input, panel column]`.
+    out: &'a mut [f32],
+}
 
-// SAFETY: each task writes panels of its own only.
-unsafe impl Send for SharedPanels {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for SharedPanels {}
+impl<const N: usize> Job for WeightTransform<'_, N> {
+    type Output = ();
 
-impl SharedPanels {
-    /// # Safety
-    /// The place lies in the buffer, and no other thread accesses it.
-    unsafe fn write(self, place: usize, value: f32) {
-        // SAFETY: by the caller's promise.
-        unsafe { self.0.add(place).write(value) }
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // indices run over several arrays at once
+    fn run<S: Simd>(self, _: S) {
+        /// Outputs that are transformed side by side, so that the compiler makes vectors of them.
+        const LANES: usize = 8;
+        let Self { matrix, weight, inputs, columns, out } = self;
+        let outputs = weight.len() / (9 * inputs);
+        for first in (0..outputs).step_by(LANES) {
+            let lanes = (outputs - first).min(LANES);
+            for input in 0..inputs {
+                let mut window = [[0.0; LANES]; 9];
+                for lane in 0..lanes {
+                    let start = ((first + lane) * inputs + input) * 9;
+                    for (tap, value) in weight[start..start + 9].iter().enumerate() {
+                        window[tap][lane] = f64::from(*value);
+                    }
+                }
+                for i in 0..N {
+                    let mut rows = [[0.0; LANES]; 3];
+                    for dx in 0..3 {
+                        for lane in 0..LANES {
+                            rows[dx][lane] = matrix[i][0] * window[dx][lane]
+                                + matrix[i][1] * window[3 + dx][lane]
+                                + matrix[i][2] * window[6 + dx][lane];
+                        }
+                    }
+                    for j in 0..N {
+                        let place = ((i * N + j) * inputs + input) * columns + first;
+                        let out = &mut out[place..place + LANES];
+                        for lane in 0..LANES {
+                            out[lane] = (matrix[j][0] * rows[0][lane]
+                                + matrix[j][1] * rows[1][lane]
+                                + matrix[j][2] * rows[2][lane])
+                                as f32;
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
-/// Bytes of a task's scratch: its share of the third-level cache rather than the second-level one, because a task
-/// reads all transformed weights, the more rarely the more tiles it has.
-const SCRATCH_BYTES: usize = 4 << 20;
+/// Bytes of a task's scratch, so that it stays in the second-level cache. More tiles would read the transformed weights
+/// more rarely, but these come as fast as they are needed, thanks to the kernel's prefetches (8 MiB: 5 % slower).
+const SCRATCH_BYTES: usize = 1 << 20;
 
 /// Convolves an input `[N, H, W, I]` to `[N, Ho, Wo, O]`.
 pub(super) fn run<const N: usize, const M: usize>(
@@ -161,7 +185,7 @@ struct Plan {
     grid: [usize; 2],
     /// Blocks of terms.
     blocks: usize,
-    /// Values from one point's products to the next point's.
+    /// Values from one tile's products to the next tile's.
     product_stride: usize,
 }
 
@@ -178,8 +202,8 @@ impl Plan {
             padding,
             grid: [out_dims[1].div_ceil(M), out_dims[2].div_ceil(M)],
             blocks: weights.inputs.div_ceil(DEPTH),
-            // No multiple of 4 KiB, so that a tile's products don't evict each other.
-            product_stride: weights.outputs.next_multiple_of(weights.tile.columns) + 16,
+            // No multiple of 4 KiB, so that tiles' products don't evict each other.
+            product_stride: N * N * weights.tile.columns + 16,
         }
     }
 
@@ -188,8 +212,8 @@ impl Plan {
     }
 
     fn tiles_per_task(&self, points: usize, weights: &Weights) -> usize {
-        let tile_bytes =
-            points * (self.blocks * LEFT_STRIDE + self.product_stride) * size_of::<f32>();
+        let values = points * self.blocks * LEFT_STRIDE + self.product_stride;
+        let tile_bytes = values * size_of::<f32>();
         let tasks = 4 * rayon::current_num_threads();
         split(self.tiles(), tasks, weights.tile.rows, SCRATCH_BYTES / tile_bytes)
     }
@@ -224,15 +248,18 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Job for Task<'_, T, N, M> 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let inputs_len = N * N * self.plan.blocks * self.tiles * LEFT_STRIDE;
-        let tile_products = N * N * self.plan.product_stride;
-        let mut scratch = Scratch::new(inputs_len + self.tiles * tile_products);
+        let products_len = self.tiles * self.plan.product_stride;
+        let mut scratch = Scratch::new(inputs_len + products_len);
         let (inputs, products) = scratch.values().split_at_mut(inputs_len);
         for tile in 0..self.tiles {
             self.transform_input(simd, tile, inputs);
         }
-        self.multiply(simd, inputs, products);
-        for (tile, products) in products.chunks_exact(tile_products).enumerate() {
-            self.transform_output(simd, tile, products);
+        let width = self.weights.tile.columns;
+        for panel in 0..self.weights.outputs.div_ceil(width) {
+            self.multiply(simd, panel, inputs, products);
+            for (tile, products) in products.chunks_exact(self.plan.product_stride).enumerate() {
+                self.transform_output(simd, tile, panel * width, products);
+            }
         }
     }
 }
@@ -301,21 +328,18 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Task<'_, T, N, M> {
         }
     }
 
-    /// Multiplies the transformed tiles with the transformed weights: `[tile, point, product_stride]`.
+    /// Multiplies the transformed tiles with a panel of transformed weights: `[tile, point, panel column]`, tiles
+    /// `product_stride` apart.
     #[inline(always)]
-    fn multiply<S: Simd>(&self, simd: S, inputs: &[f32], products: &mut [f32]) {
-        let Weights { inputs: terms, outputs, tile, values, .. } = self.weights;
-        let panel_stride = terms * tile.columns;
-        let point_values = outputs.div_ceil(tile.columns) * panel_stride;
+    fn multiply<S: Simd>(&self, simd: S, panel: usize, inputs: &[f32], products: &mut [f32]) {
+        let Weights { inputs: terms, tile, values, .. } = self.weights;
+        let point_values = terms * tile.columns;
         let stride = self.plan.product_stride;
         let block_stride = self.tiles * LEFT_STRIDE;
-        let values = &values.values()[..N * N * point_values];
+        let values = &values.values()[panel * N * N * point_values..][..N * N * point_values];
         assert!(inputs.len() == N * N * self.plan.blocks * block_stride);
-        assert!(products.len() == N * N * self.tiles * stride);
-        // Whole panels, so that no tile of sums has an edge in this direction.
-        let columns = outputs.next_multiple_of(tile.columns);
-        assert!(columns <= stride);
-        let offsets = (0..self.tiles).map(|t| t * N * N * stride).collect::<Vec<_>>();
+        assert!(products.len() == self.tiles * stride && N * N * tile.columns <= stride);
+        let offsets = (0..self.tiles).map(|t| t * stride).collect::<Vec<_>>();
         for point in 0..N * N {
             for block in 0..self.plan.blocks {
                 let first_term = block * DEPTH;
@@ -328,10 +352,10 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Task<'_, T, N, M> {
                         panels: values
                             .as_ptr()
                             .add(point * point_values + first_term * tile.columns),
-                        panel_stride,
+                        panel_stride: point_values,
                         depth: (terms - first_term).min(DEPTH),
-                        columns,
-                        out: products.as_mut_ptr().add(point * stride),
+                        columns: tile.columns,
+                        out: products.as_mut_ptr().add(point * tile.columns),
                         offsets: &offsets,
                         start: if block == 0 { Start::Zero } else { Start::Sums },
                         finish: None,
@@ -342,27 +366,35 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Task<'_, T, N, M> {
         }
     }
 
-    /// Writes the output pixels of a tile from its products `[point, product_stride]`.
+    /// Writes a panel's output channels, from `first_channel` on, of a tile from its products `[point, panel column]`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // indices run over both axes
-    fn transform_output<S: Simd>(&self, simd: S, index: usize, products: &[f32]) {
+    fn transform_output<S: Simd>(
+        &self,
+        simd: S,
+        index: usize,
+        first_channel: usize,
+        products: &[f32],
+    ) {
         let [_, height, width, channels] = self.plan.out_dims;
         let tile = self.tile(index);
         let (out_rows, out_columns) = ((height - tile.y).min(M), (width - tile.x).min(M));
-        let stride = self.plan.product_stride;
-        assert!(products.len() == N * N * stride && channels.next_multiple_of(S::LANES) <= stride);
+        let panel_columns = self.weights.tile.columns;
+        assert!(products.len() >= N * N * panel_columns && panel_columns % S::LANES == 0);
         assert!(self.weights.bias.len() == channels);
         let bias = self.weights.bias.as_ptr();
         let products = products.as_ptr();
         let first_pixel = (tile.image * height + tile.y) * width + tile.x;
-        for channel in (0..channels).step_by(S::LANES) {
-            let n = (channels - channel).min(S::LANES);
+        let end = channels.min(first_channel + panel_columns);
+        for channel in (first_channel..end).step_by(S::LANES) {
+            let n = (end - channel).min(S::LANES);
             let mut half = [[simd.splat(0.0); N]; M];
             for j in 0..N {
                 let mut column = [simd.splat(0.0); N];
                 for (i, value) in column.iter_mut().enumerate() {
-                    // SAFETY: a point's products go on to a whole number of panels, and so of vectors.
-                    *value = unsafe { simd.load(products.add((i * N + j) * stride + channel)) };
+                    let place = (i * N + j) * panel_columns + channel - first_channel;
+                    // SAFETY: each point has products for all columns of the panel, a whole number of vectors.
+                    *value = unsafe { simd.load(products.add(place)) };
                 }
                 let column = self.tiling.transform_output(simd, column);
                 for i in 0..M {

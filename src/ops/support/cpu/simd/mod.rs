@@ -66,6 +66,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `n` values, at most [`Self::LANES`], can be written at `to`.
     unsafe fn store_first(self, to: *mut f32, value: Self::Vector, n: usize);
 
+    /// Asks for the cache line at `place` to be fetched. Any place will do; it is only a hint.
+    #[inline(always)]
+    fn prefetch(self, place: *const f32) {
+        let _ = place;
+    }
+
     /// Reads `n` values, fast if they are a whole vector.
     ///
     /// # Safety

@@ -61,6 +61,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, place: *const f32) {
+        // SAFETY: a prefetch of an invalid place does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: `self` is the proof, the caller vouches for the values; no alignment is needed.
         unsafe { _mm512_loadu_ps(from) }
@@ -143,6 +149,12 @@ impl Simd for Avx2 {
     fn relu(self, a: __m256) -> __m256 {
         // SAFETY: `self` is the proof. When an operand is NaN, the instruction returns the second.
         unsafe { _mm256_max_ps(_mm256_setzero_ps(), a) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, place: *const f32) {
+        // SAFETY: a prefetch of an invalid place does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
     }
 
     #[inline(always)]
