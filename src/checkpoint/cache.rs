@@ -107,8 +107,8 @@ impl Fetcher {
         self
     }
 
-    /// Failures in a row, without a byte gained, after which to give up is one more than this; and
-    /// the pause before the first retry, which doubles from one to the next. 4 and 1 s by default.
+    /// How many requests in a row may be repeated that gained no byte, and the pause before the first
+    /// repetition, which doubles from one to the next. 4 and 1 s by default.
     pub fn retries(mut self, retries: u32, backoff: Duration) -> Self {
         self.retries = retries;
         self.backoff = backoff;
@@ -218,5 +218,20 @@ mod tests {
             Some("/home/me/.cache/candle-detection".into())
         );
         assert_eq!(with(&[home, ("XDG_CACHE_HOME", "/x"), (CACHE, "/w")]), Some("/w".into()));
+    }
+    #[cfg(not(feature = "download"))]
+    #[test]
+    fn without_the_feature_only_the_folder_counts() {
+        let mut weights = crate::config::get("maskrcnn_resnet50_fpn").unwrap().weights[0].clone();
+        let folder = tempfile::tempdir().unwrap();
+        let fetcher = Fetcher::new(folder.path());
+        let message = fetcher.fetch(&weights, &crate::Silent).unwrap_err().to_string();
+        assert!(
+            message.contains("feature `download`") && message.contains(&weights.url),
+            "{message}"
+        );
+        std::fs::write(fetcher.path_of(&weights), "abc").unwrap();
+        weights.sha256_prefix = Some("ba7816bf".to_owned());
+        assert_eq!(fetcher.fetch(&weights, &crate::Silent).unwrap(), fetcher.path_of(&weights));
     }
 }

@@ -1,4 +1,8 @@
 //! PyTorch checkpoints since version 1.6: an archive of one pickle and one entry per storage.
+//!
+//! Storages that are not compressed, as PyTorch writes them, are used where they lie in the file. Their
+//! checksums are not verified, which would cost a pass over the whole file; published files have a
+//! hash of their own.
 
 use std::collections::HashMap;
 use std::io::Cursor;

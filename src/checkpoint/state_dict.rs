@@ -148,13 +148,13 @@ fn rebuild<'a>(
             _ => return Err("a parameter without a tensor".to_owned()),
         }
     }
+    if global != Global::RebuildTensor {
+        return Err("a parameter inside a parameter".to_owned());
+    }
     let items = arguments_of(pickle, arguments);
     let [storage, offset, shape, strides, rest @ ..] = items else {
         return Err(format!("{} arguments in place of at least 4", items.len()));
     };
-    if global != Global::RebuildTensor {
-        return Err("a parameter inside a parameter".to_owned());
-    }
     // The seventh argument of version 2 marks conjugated or negated views, which no weight is.
     if let Some(Value::Dict(marks)) = rest.get(2).map(|id| pickle.get(*id))
         && !marks.is_empty()

@@ -160,6 +160,27 @@ fn views_stay_inside_their_storage() {
     refused(&dict(&tensor(None, 0, &[1 << 20, 1 << 20], &[0, 0])), "repeating");
 }
 
+/// Python 2 wrote names as byte strings and ordered dicts as lists of pairs; the first PyTorch had a
+/// simpler way to rebuild tensors.
+#[test]
+fn the_oldest_dialect_is_understood() {
+    let tensor = [
+        b"ctorch._utils\n_rebuild_tensor\n(".as_slice(),
+        &storage(None),
+        b"K\x01ctorch\nSize\n",
+        &tuple(&[2]),
+        b"\x85R",
+        &tuple(&[2]),
+        b"tR",
+    ]
+    .concat();
+    // A list with one pair, itself a list.
+    let program =
+        [b"\x80\x02ccollections\nOrderedDict\n]((U\x01w".as_slice(), &tensor, b"le\x85R."].concat();
+    let checkpoint = try_open(&legacy(&program)).unwrap();
+    assert_eq!(super::load(&checkpoint, "w").to_vec1::<f32>().unwrap(), [2.0, 4.0]);
+}
+
 #[test]
 fn sizes_are_not_believed() {
     let huge = (u64::MAX / 4).to_le_bytes();
