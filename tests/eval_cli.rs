@@ -210,7 +210,7 @@ fn what_is_wrong_is_said_and_the_exit_code_tells() {
     );
     assert!(in_array.contains("shard 1/2 needs --results"), "{in_array}");
     let device = fail(&mut bench.model(&["--device", "abacus"]));
-    assert!(device.contains("not `abacus`"), "{device}");
+    assert!(device.contains("`abacus`: expected cpu"), "{device}");
 }
 
 #[test]
