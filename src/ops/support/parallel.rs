@@ -2,9 +2,6 @@
 
 use std::ops::Range;
 
-/// Work items below which starting threads costs more than it saves (measured on two cores: a rayon split is 5–10 µs).
-pub(crate) const MIN_PARALLEL_WORK: usize = 4096;
-
 /// Items per task, so that there are about `tasks` tasks: a multiple of `unit`, and at most `most` or one unit.
 pub(crate) fn split(items: usize, tasks: usize, unit: usize, most: usize) -> usize {
     let wanted = items.div_ceil(tasks.max(1)).next_multiple_of(unit);

@@ -380,7 +380,7 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Task<'_, T, N, M> {
         let tile = self.tile(index);
         let (out_rows, out_columns) = ((height - tile.y).min(M), (width - tile.x).min(M));
         let panel_columns = self.weights.tile.columns;
-        assert!(products.len() >= N * N * panel_columns && panel_columns % S::LANES == 0);
+        assert!(products.len() >= N * N * panel_columns && panel_columns.is_multiple_of(S::LANES));
         assert!(self.weights.bias.len() == channels);
         let bias = self.weights.bias.as_ptr();
         let products = products.as_ptr();
