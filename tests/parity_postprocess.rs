@@ -90,9 +90,8 @@ fn proposals_of_random_predictions() {
     let mut valid = vec![0u8; n * slots];
     for (slot, b) in clipped.chunks_exact_mut(4).enumerate() {
         let (height, width) = (sizes[slot / slots][0] as f32, sizes[slot / slots][1] as f32);
-        for corner in 0..4 {
-            b[corner] = b[corner].clamp(0.0, if corner % 2 == 0 { width } else { height });
-        }
+        let limits = [width, height, width, height];
+        b.iter_mut().zip(limits).for_each(|(corner, limit)| *corner = corner.clamp(0.0, limit));
         valid[slot] = u8::from(b[2] - b[0] >= 1e-3 && b[3] - b[1] >= 1e-3);
     }
     boxes = Tensor::from_vec(clipped, boxes.dims(), &Device::Cpu).unwrap();

@@ -119,7 +119,7 @@ mod tests {
             .unwrap()
             .reshape((1, height, width, anchors * 4))
             .unwrap();
-        let rows = per_anchor(&[deltas.clone()], &[4]).unwrap()[0].get(0).unwrap();
+        let rows = per_anchor(std::slice::from_ref(&deltas), &[4]).unwrap()[0].get(0).unwrap();
         for (y, x, a) in [(0, 0, 1), (1, 0, 0), (1, 4, 2)] {
             let row: Vec<u32> = rows.get((y * width + x) * anchors + a).unwrap().to_vec1().unwrap();
             let cell: Vec<u32> =
