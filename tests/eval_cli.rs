@@ -13,26 +13,8 @@ use image::{Rgb, RgbImage};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The example's executable. `cargo test` builds it; when only this test was asked for, it is built here.
-fn executable() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).unwrap();
-    let path = profile.join(format!("examples/evaluate{}", std::env::consts::EXE_SUFFIX));
-    if !path.is_file() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--example", "evaluate", "--target-dir"])
-            .arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success());
-    }
-    path
-}
-
 fn evaluate(arguments: &[&str]) -> Command {
-    let mut command = Command::new(executable());
+    let mut command = Command::new(common::example("evaluate"));
     command.args(arguments);
     for name in ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "JOB_COMPLETION_INDEX"] {
         command.env_remove(name);

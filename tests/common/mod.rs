@@ -85,3 +85,19 @@ pub fn largest_difference(a: &Tensor, b: &Tensor) -> f32 {
         if difference.is_nan() { f32::INFINITY } else { largest.max(difference) }
     })
 }
+
+/// The executable of an example. `cargo test` builds it; when only some tests were asked for, it is built here.
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let path = profile.join(format!("examples/{name}{}", std::env::consts::EXE_SUFFIX));
+    if !path.is_file() {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--example", name, "--target-dir"]).arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+    }
+    path
+}
