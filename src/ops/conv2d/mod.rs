@@ -159,7 +159,7 @@ pub fn conv2d(
     if channels != inputs {
         return Err(checked.shape_error(&expected));
     }
-    checked.on_device(&weights.device)?;
+    checked.on(&weights.device)?;
     let Conv2dParams { stride, padding } = weights.params;
     let positions = |size: usize, window: usize| {
         (size + 2 * padding).checked_sub(window).map(|free| free / stride + 1)

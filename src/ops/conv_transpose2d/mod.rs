@@ -127,7 +127,7 @@ pub fn conv_transpose2d(
     if channels != inputs {
         return Err(checked.shape_error(&expected));
     }
-    checked.on_device(&weights.device)?;
+    checked.on(&weights.device)?;
     let values = match input.device() {
         Device::Cpu => with_slice::<f32, _>(input, |input| {
             cpu::run(input, dims, &weights.weights, activation)

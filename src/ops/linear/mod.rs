@@ -121,7 +121,7 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
     if columns != inputs {
         return Err(checked.shape_error(&expected));
     }
-    checked.on_device(&weights.device)?;
+    checked.on(&weights.device)?;
     let values = match input.device() {
         Device::Cpu => with_slice::<f32, _>(input, |input| {
             cpu::run(input, rows, &weights.weights, activation)

@@ -50,19 +50,6 @@ impl<'a> Argument<'a> {
         })
     }
 
-    /// Requires a device, which is that of prepared weights.
-    pub fn on_device(self, device: &Device) -> Result<Self> {
-        if self.tensor.device().same_device(device) {
-            return Ok(self);
-        }
-        Err(Error::Device {
-            op: self.op,
-            argument: self.name,
-            expected: format!("{:?}", device.location()),
-            found: format!("{:?}", self.tensor.device().location()),
-        })
-    }
-
     /// Requires a number of dimensions, and returns them. `expected` is what the error shows, such as `[N, K, 4]`.
     pub fn dims<const RANK: usize>(self, expected: &str) -> Result<[usize; RANK]> {
         self.tensor.dims().try_into().map_err(|_| self.shape_error(expected))
