@@ -140,14 +140,8 @@ fn main() -> Result<ExitCode> {
 }
 
 fn load(args: &Args) -> Result<Detector> {
-    let is_file = args.model.ends_with(".toml");
-    let config = if is_file {
-        config::ModelConfig::load(args.model.as_ref())
-    } else {
-        config::get(&args.model)
-    }?;
     let bar = ProgressBar::hidden();
-    let mut builder = DetectorBuilder::new(config)
+    let mut builder = DetectorBuilder::new(config::find(&args.model)?)
         .device(device::parse(&args.device)?)
         .score_threshold(args.score_threshold)
         .configure(|config| {

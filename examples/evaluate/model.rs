@@ -1,15 +1,13 @@
 //! Running a model over the images.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use candle_detection::config::{self, ModelConfig};
+use anyhow::{Result, ensure};
+use candle_detection::checkpoint::sha256;
+use candle_detection::config;
 use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoResult, IouKind, Journal, Plan, RunSettings, Shard, Start,
     comparable, detect_images,
@@ -80,20 +78,12 @@ pub fn run(args: &Args, dataset: CocoDataset, shard: Shard) -> Result<(CocoDatas
 /// The model evaluated when none is named.
 const DEFAULT: &str = "maskrcnn_resnet50_fpn";
 
-/// A built-in model by its name, or the content of a model file.
-pub fn config(model: &str) -> Result<ModelConfig> {
-    match model.ends_with(".toml") {
-        true => Ok(ModelConfig::load(Path::new(model))?),
-        false => Ok(config::get(model)?),
-    }
-}
-
 fn build(args: &Args) -> Result<Detector> {
     let weights = match &args.weights {
         Some(path) => Weights::File(path.clone()),
         None => Weights::Published,
     };
-    let detector = DetectorBuilder::new(config(args.model.as_deref().unwrap_or(DEFAULT))?)
+    let detector = DetectorBuilder::new(config::find(args.model.as_deref().unwrap_or(DEFAULT))?)
         .weights(weights)
         .device(device::parse(&args.device)?)
         .configure(|config| {
@@ -148,20 +138,6 @@ pub fn check_annotations(args: &Args, settings: &RunSettings) -> Result<()> {
         args.annotations.display()
     );
     Ok(())
-}
-
-fn sha256(path: &Path) -> Result<String> {
-    let failed = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(failed)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let length = file.read(&mut buffer).with_context(failed)?;
-        if length == 0 {
-            return Ok(hex(&hasher.finalize()));
-        }
-        hasher.update(&buffer[..length]);
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use candle_detection::config;
 use candle_detection::eval::report::ReportPage;
 use candle_detection::eval::{Analysis, CocoDataset, CocoReport, IouKind};
 
+use super::Outcome;
 use super::args::Args;
-use super::{Outcome, model};
 
 /// Detections below this score are not shown as mistakes in the report.
 const SHOWN_FROM: f64 = 0.5;
@@ -36,7 +37,7 @@ pub fn print(args: &Args, dataset: &CocoDataset, outcome: &Outcome) {
 fn print_published(args: &Args, outcome: &Outcome) {
     let model = args.model.as_deref().or(outcome.settings.get("model"));
     // Results may be of any model; nothing is claimed of one that isn't known.
-    let Some(config) = model.and_then(|model| model::config(model).ok()) else { return };
+    let Some(config) = model.and_then(|model| config::find(model).ok()) else { return };
     let report = &outcome.report;
     for weights in config.weights {
         for (kind, published) in [(IouKind::Box, weights.box_ap), (IouKind::Mask, weights.mask_ap)]

@@ -49,6 +49,14 @@ pub struct ModelConfig {
     pub weights: Vec<PublishedWeights>,
 }
 
+/// The model that a command line names: a model file where the name ends in `.toml`, else one of the catalogue.
+///
+/// # Errors
+/// Those of [`ModelConfig::load`] or [`get`].
+pub fn find(name: &str) -> Result<ModelConfig> {
+    if name.ends_with(".toml") { ModelConfig::load(Path::new(name)) } else { get(name) }
+}
+
 impl ModelConfig {
     /// Reads and validates a model file.
     ///

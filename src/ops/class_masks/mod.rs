@@ -8,7 +8,7 @@ mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::support::check::{argument, unsupported, with_slice};
+use super::support::check::{argument, lend, unsupported};
 use crate::error::Result;
 
 const OP: &str = "class_masks";
@@ -80,17 +80,11 @@ pub fn class_masks(
         .shape(&[n_rows], "[R]")?;
     match features.device() {
         Device::Cpu => {
-            let masks = with_slice(features, |features: &[f32]| {
-                with_slice(weight, |weight: &[f32]| {
-                    with_slice(bias, |bias: &[f32]| {
-                        with_slice(labels, |labels: &[u32]| {
-                            let filters = cpu::Filters { weight, bias, channels };
-                            cpu::run(features, &filters, labels, height * width)
-                        })
-                    })
-                })
-            })????;
-            Ok(Tensor::from_vec(masks, (n_rows, height, width), features.device())?)
+            let device = features.device();
+            lend!(features: f32, weight: f32, bias: f32, labels: u32);
+            let filters = cpu::Filters { weight, bias, channels };
+            let masks = cpu::run(features, &filters, labels, height * width);
+            Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
         other => Err(unsupported(OP, other)),
     }

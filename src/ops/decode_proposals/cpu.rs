@@ -3,7 +3,7 @@ use candle_core::Tensor;
 use super::DecodeProposalsParams;
 use crate::error::Result;
 use crate::ops::support::check::lend;
-use crate::ops::support::geometry::{clip, decode, is_usable, sigmoid};
+use crate::ops::support::geometry::{clip_usable, decode, sigmoid};
 
 pub(super) struct Decoded {
     pub boxes: Vec<f32>,
@@ -29,12 +29,12 @@ pub(super) fn run(
     lend!(anchors: f32, index: u32, logits: f32);
     let (anchors, _) = anchors.as_chunks::<4>();
     for slot in 0..n * slots {
-        let (height, width) = params.image_sizes[slot / slots];
         let raw = decode(chosen[slot], anchors[index[slot] as usize], [1.0; 4]);
         let score = sigmoid(logits[slot]);
-        let finite = raw.iter().all(|corner| corner.is_finite());
-        let clipped = clip(raw, width as f32, height as f32);
-        if finite && is_usable(clipped, params.min_side) && score >= params.score_threshold {
+        let usable = clip_usable(raw, params.image_sizes[slot / slots], params.min_side);
+        if let Some(clipped) = usable
+            && score >= params.score_threshold
+        {
             decoded.boxes[slot * 4..slot * 4 + 4].copy_from_slice(&clipped);
             decoded.scores[slot] = score;
             decoded.valid[slot] = 1;

@@ -8,7 +8,7 @@ mod tests;
 
 use candle_core::{DType, Device, Storage, Tensor};
 
-use super::support::check::{argument, unsupported, with_slice};
+use super::support::check::{argument, lend, unsupported};
 use crate::error::{Error, Result};
 
 const OP: &str = "roi_align";
@@ -151,13 +151,11 @@ pub fn roi_align(
                 let values = &cpu.as_slice::<f32>()?[layout.start_offset()..];
                 maps.push(cpu::Map { values, height, width, scale: *scale });
             }
-            let pooled = with_slice(boxes, |boxes: &[f32]| {
-                with_slice(counts, |counts: &[u32]| {
-                    cpu::run(&maps, channels, boxes, n_slots, counts, params)
-                })
-            })??;
+            let device = boxes.device();
+            lend!(boxes: f32, counts: u32);
+            let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
             let shape = (n_images * n_slots, params.output, params.output, channels);
-            Ok(Tensor::from_vec(pooled, shape, boxes.device())?)
+            Ok(Tensor::from_vec(pooled, shape, device)?)
         }
         other => Err(unsupported(OP, other)),
     }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use super::SelectCandidatesParams;
 use crate::error::Result;
 use crate::ops::support::check::lend;
-use crate::ops::support::geometry::{clip, decode, is_usable};
+use crate::ops::support::geometry::{clip_usable, decode};
 
 pub(super) struct Found {
     pub boxes: Vec<f32>,
@@ -83,7 +83,6 @@ impl Proposal<'_> {
         let exponentials: Vec<f32> =
             self.logits.iter().map(|logit| (logit - largest).exp()).collect();
         let sum: f32 = exponentials.iter().sum();
-        let (height, width) = self.image_size;
         let (deltas, _) = self.deltas.as_chunks::<4>();
         let mut candidates = Vec::new();
         for (label, exponential) in exponentials.iter().enumerate().skip(1) {
@@ -91,8 +90,7 @@ impl Proposal<'_> {
             // NaN is not above the threshold.
             if score > params.score_threshold {
                 let raw = decode(deltas[label], self.bbox, params.box_weights);
-                let bbox = clip(raw, width as f32, height as f32);
-                if raw.iter().all(|corner| corner.is_finite()) && is_usable(bbox, params.min_side) {
+                if let Some(bbox) = clip_usable(raw, self.image_size, params.min_side) {
                     candidates.push(Candidate { bbox, score, label: label as u32 });
                 }
             }

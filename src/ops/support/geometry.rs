@@ -37,7 +37,7 @@ fn cap(value: f32) -> f32 {
 }
 
 /// Clips an xyxy box to `[0, width] × [0, height]`. NaN stays NaN.
-pub(crate) fn clip(b: [f32; 4], width: f32, height: f32) -> [f32; 4] {
+fn clip(b: [f32; 4], width: f32, height: f32) -> [f32; 4] {
     [
         b[0].clamp(0.0, width),
         b[1].clamp(0.0, height),
@@ -46,8 +46,17 @@ pub(crate) fn clip(b: [f32; 4], width: f32, height: f32) -> [f32; 4] {
     ]
 }
 
+/// Clips a decoded box to an image of (height, width) pixels; `None` where the box was not finite or its clipped sides
+/// have less than `min_side` pixels.
+pub(crate) fn clip_usable(raw: [f32; 4], size: (usize, usize), min_side: f32) -> Option<[f32; 4]> {
+    // Clipping would make an infinite corner look healthy.
+    let finite = raw.iter().all(|corner| corner.is_finite());
+    let clipped = clip(raw, size.1 as f32, size.0 as f32);
+    (finite && is_usable(clipped, min_side)).then_some(clipped)
+}
+
 /// Whether all corners are finite and both sides have at least `min_side` pixels.
-pub(crate) fn is_usable(b: [f32; 4], min_side: f32) -> bool {
+fn is_usable(b: [f32; 4], min_side: f32) -> bool {
     b.iter().all(|c| c.is_finite()) && b[2] - b[0] >= min_side && b[3] - b[1] >= min_side
 }
 
