@@ -2,7 +2,7 @@
 //! sources here do not define, so that a program loads even with immediate binding.
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-changed=src");
@@ -10,13 +10,14 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
 
     let mut defined = HashSet::new();
-    for entry in std::fs::read_dir("src").unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    let mut files = vec![];
+    sources(Path::new("src"), &mut files);
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap();
         for marker in ["extern \"C\" fn ", "fwd!(", "stub!("] {
             for piece in text.split(marker).skip(1) {
-                let end = piece
-                    .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-                    .unwrap_or(0);
+                let end =
+                    piece.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(0);
                 defined.insert(piece[..end].to_string());
             }
         }
@@ -28,7 +29,7 @@ fn main() {
         let (Some(lib), Some(name)) = (words.next(), words.next()) else {
             continue;
         };
-        if lib == "#" || lib == "cudnn" || defined.contains(name) {
+        if lib == "#" || defined.contains(name) {
             continue;
         }
         // The "not supported" status of each library.
@@ -36,6 +37,7 @@ fn main() {
             "cuda" => 801,
             "cublas" | "cublasLt" => 15,
             "curand" => 999,
+            "cudnn" => 3000,
             _ => 11,
         };
         writeln!(
@@ -46,4 +48,15 @@ fn main() {
     }
     let dir = std::env::var("OUT_DIR").unwrap();
     std::fs::write(Path::new(&dir).join("placeholders.rs"), out).unwrap();
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
 }
