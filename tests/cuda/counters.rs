@@ -8,7 +8,7 @@ type CountersJson = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 type Reset = unsafe extern "C" fn();
 
 /// What the host asked of the driver since a reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub host_to_device: u64,
     pub device_to_host: u64,
@@ -21,6 +21,8 @@ pub struct Counts {
 /// Counts what `work` asks of the driver; `None` on a real GPU.
 pub fn count<T>(work: impl FnOnce() -> T) -> (T, Option<Counts>) {
     if let Some(reset) = symbol(c"cudaemu_reset") {
+        let alone = std::env::var("RUST_TEST_THREADS").is_ok_and(|threads| threads == "1");
+        assert!(alone, "the emulator counts for the whole process: set RUST_TEST_THREADS=1");
         // SAFETY: the emulator exports this function with this signature.
         unsafe { std::mem::transmute::<*mut c_void, Reset>(reset)() };
     }

@@ -4,6 +4,9 @@
 //! checked on the emulator only.
 #![cfg(feature = "cuda")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod counters;
 mod detection_ops;
 mod support;
+mod whole_model;
