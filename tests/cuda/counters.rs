@@ -1,6 +1,7 @@
 //! Counts of driver calls, read from the emulator.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
@@ -16,6 +17,12 @@ pub struct Counts {
     /// Waits for the device; a download counts as one.
     pub synchronizations: u64,
     pub launches: u64,
+}
+
+/// Keeps the other tests off the device while the guard lives, as counts are the process's. Every test takes one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts what `work` asks of the driver; `None` on a real GPU.

@@ -3,7 +3,7 @@
 use candle_core::Device;
 use candle_detection::ops::{AnchorGridParams, AnchorLevel, anchor_grid};
 
-use super::counters::{Counts, count};
+use super::counters::{Counts, alone, count};
 use super::support::{assert_equal, cuda};
 
 fn pyramid() -> AnchorGridParams {
@@ -22,6 +22,7 @@ fn pyramid() -> AnchorGridParams {
 
 #[test]
 fn anchors_are_made_in_one_launch_without_a_copy() {
+    let _alone = alone();
     let params = pyramid();
     anchor_grid(&params, &cuda()).unwrap();
     let (anchors, counts) = count(|| anchor_grid(&params, &cuda()).unwrap());
@@ -40,6 +41,7 @@ fn anchors_are_made_in_one_launch_without_a_copy() {
 
 #[test]
 fn several_sizes_a_level_and_no_anchors_at_all() {
+    let _alone = alone();
     let level = AnchorLevel {
         height: 3,
         width: 5,
@@ -59,6 +61,7 @@ fn several_sizes_a_level_and_no_anchors_at_all() {
 
 #[test]
 fn a_table_too_long_for_a_launch_is_named() {
+    let _alone = alone();
     let level = &pyramid().levels[0];
     let params = AnchorGridParams { levels: vec![level.clone(); 9], aspect_ratios: vec![1.0] };
     let message = anchor_grid(&params, &cuda()).unwrap_err().to_string();

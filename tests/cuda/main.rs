@@ -5,5 +5,6 @@
 #![cfg(feature = "cuda")]
 
 mod counters;
+mod dense_ops;
 mod detection_ops;
 mod support;
