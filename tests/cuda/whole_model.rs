@@ -6,7 +6,7 @@ use candle_detection::structures::Detections;
 use candle_detection::{Detector, DetectorBuilder, ImageInput, Weights};
 
 use super::common::{Fixture, fixtures, sample_data};
-use super::counters::{Counts, count};
+use super::counters::{Counts, alone, count};
 use super::support::cuda;
 
 /// Pixels of boxes.
@@ -55,11 +55,13 @@ fn compare(model: &str) {
 
 #[test]
 fn layout_of_the_v1_models() {
+    let _alone = alone();
     compare("tiny_r18");
 }
 
 #[test]
 fn layout_of_the_v2_models() {
+    let _alone = alone();
     compare("tiny_r50_v2");
 }
 
@@ -82,6 +84,7 @@ fn assert_budget(detector: &Detector, images: &[ImageInput]) {
 
 #[test]
 fn a_forward_pass_makes_one_upload_and_one_download() {
+    let _alone = alone();
     let images = Fixture::load("tiny_r18").images();
     let detector = tiny("tiny_r18", cuda());
     assert_budget(&detector, &images);
@@ -90,6 +93,7 @@ fn a_forward_pass_makes_one_upload_and_one_download() {
 
 #[test]
 fn an_image_without_objects_costs_the_same() {
+    let _alone = alone();
     let detector = tiny("tiny_r18", cuda());
     let grey = ImageInput::from_rgb8(64, 48, vec![128; 64 * 48 * 3]).unwrap();
     let mut settings = detector.settings();
@@ -102,6 +106,7 @@ fn an_image_without_objects_costs_the_same() {
 /// The published architecture with real weights, on a photo made small.
 #[test]
 fn full_size_weights_on_a_photo() {
+    let _alone = alone();
     let Some(data) = sample_data("full_size_weights_on_a_photo") else { return };
     let weights = data.join("weights/maskrcnn_coco12.safetensors");
     let photo = data.join("coco-samples/val2017-png/000000039769.png");

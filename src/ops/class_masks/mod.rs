@@ -1,6 +1,8 @@
 //! The last layer of the mask head, applied for one class per box.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -22,7 +24,7 @@ const OP: &str = "class_masks";
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `features` | `[R, M, M, C]` | f32 | after the transposed convolution and its ReLU |
+/// | `features` | `[R, M, M, C]` | f32; f16 and bf16 on CUDA | after the transposed convolution and its ReLU |
 /// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
@@ -31,7 +33,7 @@ const OP: &str = "class_masks";
 /// The two sides of a mask may differ.
 ///
 /// # Devices
-/// CPU. O(R·M²·C) time, no scratch.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch. O(R·M²·C) time, no scratch.
 ///
 /// # Gradients
 /// None.
@@ -63,7 +65,7 @@ pub fn class_masks(
     labels: &Tensor,
 ) -> Result<Tensor> {
     let [n_rows, height, width, channels] =
-        argument(OP, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+        argument(OP, "features", features).compute_dtype()?.dims("[R, M, M, C]")?;
     let expected = "[num_classes, C], with the C of the features";
     let filters = argument(OP, "weight", weight).dtype(DType::F32)?.same_device(features)?;
     let [n_classes, filter_channels] = filters.dims(expected)?;
@@ -86,6 +88,8 @@ pub fn class_masks(
             let masks = cpu::run(features, &filters, labels, height * width);
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(features, weight, bias, labels),
         other => Err(unsupported(OP, other)),
     }
 }

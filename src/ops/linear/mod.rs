@@ -1,6 +1,8 @@
 //! Linear layer: a product with weights, bias and activation in the same pass.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -35,6 +37,8 @@ pub struct PreparedLinear {
 #[derive(Debug, Clone)]
 enum Weights {
     Cpu(Arc<PackedMatrix>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Weights>),
 }
 
 impl PreparedLinear {
@@ -49,7 +53,7 @@ impl PreparedLinear {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
         Self::for_isa(Isa::preferred(), weight, bias)
     }
@@ -71,6 +75,8 @@ impl PreparedLinear {
                 with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
             })?
             .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
             other => return Err(unsupported(OP, other)),
         };
         let (dtype, device) = (weight.dtype(), weight.device().clone());
@@ -115,7 +121,8 @@ impl PreparedLinear {
 /// | returns | `[R, O]` | that of the weights, or what [`PreparedLinear::with_output`] chose |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as a product of cuBLAS and one
+/// launch. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.
@@ -151,5 +158,7 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
             let run = |input: &[f32]| cpu::run(input, rows, weights, activation);
             Ok(Tensor::from_vec(with_slice(input, run)?, (rows, outputs), input.device())?)
         }
+        #[cfg(feature = "cuda")]
+        Weights::Cuda(layer) => cuda::run(input, layer, activation, weights.output),
     }
 }

@@ -1,12 +1,14 @@
 //! Max pooling of channels-last features.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::support::check::{argument, unsupported, with_slice};
 use crate::error::Result;
@@ -32,11 +34,11 @@ pub struct MaxPool2dParams {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, C]` | f32 |
-/// | returns | `[N, Ho, Wo, C]` | f32 |
+/// | `input` | `[N, H, W, C]` | f32; f16 and bf16 on CUDA |
+/// | returns | `[N, Ho, Wo, C]` | that of the input |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -59,7 +61,7 @@ pub struct MaxPool2dParams {
 /// Reference: torch `nn.MaxPool2d`.
 pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
     let MaxPool2dParams { kernel, stride, padding } = *params;
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let checked = argument(OP, "input", input).compute_dtype()?;
     let dims @ [batch, height, width, channels] = checked.dims::<4>("[N, H, W, C]")?;
     if kernel == 0 || stride == 0 || 2 * padding > kernel {
         return Err(checked.shape_error(&format!(
@@ -72,11 +74,13 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
         return Err(checked.shape_error(&format!("H and W of a {kernel}×{kernel} window at least")));
     };
     let out_dims = [batch, out_height, out_width, channels];
-    let values = match input.device() {
+    match input.device() {
         Device::Cpu => {
-            with_slice::<f32, _>(input, |input| cpu::run(input, dims, out_dims, params))?
+            let run = |input: &[f32]| cpu::run(input, dims, out_dims, params);
+            Ok(Tensor::from_vec(with_slice(input, run)?, &out_dims, input.device())?)
         }
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(input, dims, out_dims, params),
+        other => Err(unsupported(OP, other)),
+    }
 }

@@ -1,6 +1,8 @@
 //! Pools a fixed grid of features from each box, from the pyramid level that suits the box's size.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -95,20 +97,22 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32 | |
+/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32; f16 and bf16 on CUDA | |
 /// | `boxes` | `[N, K, 4]` | f32 | pixels of the resized image, xyxy |
 /// | `counts` | `[N]` | u32 | valid slots per image, ≤ K |
-/// | returns | `[N·K, output, output, C]` | f32 | image after image; 0 above the counts |
+/// | returns | `[N·K, output, output, C]` | that of the levels | image after image; 0 above the counts |
 ///
 /// # Devices
-/// CPU. O(N·K·output²·sampling²·C) time; no scratch but a list of samples per thread.
+/// CPU, with no scratch but a list of samples per thread; CUDA, in one launch without scratch, for at most 8 levels.
+/// O(N·K·output²·sampling²·C) time. Every box has the same level on every device.
 ///
 /// # Gradients
 /// None.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`] or [`Error::Device`] when the arguments don't fit the table or each other;
-/// [`Error::Config`] for a grid of no cells or no samples, or a scale that is no positive number;
+/// [`Error::Config`] for a grid of no cells or no samples, a scale or canonical size that is no positive number, a
+/// canonical level that is none, or too many levels for CUDA;
 /// [`Error::Unsupported`] on other devices.
 ///
 /// # Example
@@ -157,6 +161,8 @@ pub fn roi_align(
             let shape = (n_images * n_slots, params.output, params.output, channels);
             Ok(Tensor::from_vec(pooled, shape, device)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(levels, channels, boxes, counts, params),
         other => Err(unsupported(OP, other)),
     }
 }
@@ -179,8 +185,9 @@ fn check(
         .same_device(boxes)?
         .shape(&[n_images], "[N]")?;
     let mut channels = None;
-    for level in levels {
-        let level = argument(OP, "levels", level).dtype(DType::F32)?.same_device(boxes)?;
+    for tensor in levels {
+        let level = argument(OP, "levels", tensor).compute_dtype()?.same_device(boxes)?;
+        level.dtype(levels[0].dtype())?;
         let expected = "[N, H, W, C], with the N of the boxes, one C, and at least one cell";
         let [n, height, width, c] = level.dims(expected)?;
         let same_channels = *channels.get_or_insert(c) == c;
@@ -204,6 +211,14 @@ fn check(
             return Err(fault("spatial_scales", format!("{scales:?}"), expected));
         }
     };
+    for (field, value, usable) in [
+        ("canonical_size", params.canonical_size, params.canonical_size > 0.0),
+        ("canonical_level", params.canonical_level, true),
+    ] {
+        if !usable || !value.is_finite() {
+            return Err(fault(field, value.to_string(), "a positive number".to_owned()));
+        }
+    }
     for (field, value) in [("output", params.output), ("sampling", params.sampling)] {
         if value == 0 {
             return Err(fault(field, "0".to_owned(), "at least 1".to_owned()));

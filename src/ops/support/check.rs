@@ -34,7 +34,10 @@ impl<'a> Argument<'a> {
 
     /// Requires a dtype that layers can compute in on the tensor's device.
     pub fn compute_dtype(self) -> Result<Self> {
-        self.dtype(DType::F32)
+        match (self.tensor.device(), self.tensor.dtype()) {
+            (Device::Cuda(_), DType::F16 | DType::BF16) => Ok(self),
+            _ => self.dtype(DType::F32),
+        }
     }
 
     /// Requires the device of another argument.

@@ -1,12 +1,14 @@
 //! The top-down step of a feature pyramid: a coarse map enlarged to a fine one's size, plus the fine one.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::support::check::{argument, unsupported, with_slice};
 use crate::error::Result;
@@ -21,12 +23,12 @@ const OP: &str = "upsample_add";
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `coarse` | `[N, h, w, C]` | f32 |
-/// | `lateral` | `[N, H, W, C]` | f32 |
-/// | returns | `[N, H, W, C]` | f32 |
+/// | `coarse` | `[N, h, w, C]` | that of `lateral` |
+/// | `lateral` | `[N, H, W, C]` | f32; f16 and bf16 on CUDA |
+/// | returns | `[N, H, W, C]` | that of `lateral` |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -37,7 +39,7 @@ const OP: &str = "upsample_add";
 ///
 /// # Example
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{Device, Tensor};
 /// use candle_detection::ops::upsample_add;
 ///
 /// let coarse = Tensor::new(&[1f32, 2.0], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
@@ -49,9 +51,9 @@ const OP: &str = "upsample_add";
 ///
 /// Reference: torch `nn.functional.interpolate`; torchvision `ops/feature_pyramid_network.py`; Lin et al. 2017.
 pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
-    let checked = argument(OP, "lateral", lateral).dtype(DType::F32)?;
+    let checked = argument(OP, "lateral", lateral).compute_dtype()?;
     let [batch, height, width, channels] = checked.dims::<4>("[N, H, W, C]")?;
-    let checked = argument(OP, "coarse", coarse).dtype(DType::F32)?.same_device(lateral)?;
+    let checked = argument(OP, "coarse", coarse).dtype(lateral.dtype())?.same_device(lateral)?;
     let expected = format!("[{batch}, h, w, {channels}]");
     let [coarse_batch, coarse_height, coarse_width, coarse_channels] =
         checked.dims::<4>(&expected)?;
@@ -59,11 +61,11 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
     if [coarse_batch, coarse_channels] != [batch, channels] || empty {
         return Err(checked.shape_error(&expected));
     }
-    let values = match lateral.device() {
+    match lateral.device() {
         Device::Cpu => {
             let rows = nearest(coarse_height, height);
             let columns = nearest(coarse_width, width);
-            with_slice::<f32, _>(coarse, |coarse| {
+            let sums = with_slice::<f32, _>(coarse, |coarse| {
                 with_slice::<f32, _>(lateral, |lateral| {
                     cpu::run(
                         coarse,
@@ -75,15 +77,23 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
                         &columns,
                     )
                 })
-            })??
+            })??;
+            let shape = (batch, height, width, channels);
+            Ok(Tensor::from_vec(sums, shape, lateral.device())?)
         }
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, (batch, height, width, channels), lateral.device())?)
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(coarse, lateral),
+        other => Err(unsupported(OP, other)),
+    }
+}
+
+/// Coarse cells per fine one.
+fn ratio(coarse: usize, fine: usize) -> f32 {
+    coarse as f32 / fine as f32
 }
 
 /// For each fine index, the coarse index that it takes its value from.
 fn nearest(coarse: usize, fine: usize) -> Vec<usize> {
-    let ratio = coarse as f32 / fine as f32;
+    let ratio = ratio(coarse, fine);
     (0..fine).map(|i| ((i as f32 * ratio).floor() as usize).min(coarse.saturating_sub(1))).collect()
 }

@@ -38,7 +38,7 @@ impl Grid {
 /// launch!(device, NMS, "nms_rank", Grid::over(n), boxes, n as u32);
 /// ```
 macro_rules! launch {
-    ($device:expr, $module:expr, $name:literal, $grid:expr, $($argument:expr),+ $(,)?) => {{
+    ($device:expr, $module:expr, $name:expr, $grid:expr, $($argument:expr),+ $(,)?) => {{
         use candle_core::cuda_backend::cudarc::driver::PushKernelArg as _;
         let function = $module.function($device, $name)?;
         let stream = $device.cuda_stream();
@@ -52,6 +52,18 @@ macro_rules! launch {
     };
 }
 pub(crate) use launch;
+
+/// The name of a kernel that exists for every compute dtype: `for_dtype!("linear", DType::F16)` is `"linear_f16"`.
+macro_rules! for_dtype {
+    ($name:literal, $dtype:expr) => {
+        match $dtype {
+            candle_core::DType::F16 => concat!($name, "_f16"),
+            candle_core::DType::BF16 => concat!($name, "_bf16"),
+            _ => concat!($name, "_f32"),
+        }
+    };
+}
+pub(crate) use for_dtype;
 
 /// Starts what [`launch!`] put together.
 pub(crate) fn start(mut arguments: LaunchArgs, grid: Grid) -> Result<()> {
