@@ -3,7 +3,7 @@
 use candle_core::{DType, Device};
 use candle_detection::config::ModelConfig;
 use candle_detection::structures::Detections;
-use candle_detection::{Detector, DetectorBuilder, ImageInput, Weights};
+use candle_detection::{Detector, DetectorBuilder, Execution, ImageInput, Weights};
 
 use super::common::{Fixture, fixtures, sample_data};
 use super::counters::{Counts, alone, count};
@@ -101,6 +101,50 @@ fn an_image_without_objects_costs_the_same() {
     let detections = detector.detect_with(std::slice::from_ref(&grey), &settings).unwrap();
     assert!(detections[0].instances.is_empty());
     assert_budget(&detector, std::slice::from_ref(&grey));
+}
+
+fn tiny_by_graphs(name: &str) -> Detector {
+    let file = |extension: &str| fixtures().join(format!("{name}.{extension}"));
+    DetectorBuilder::new(ModelConfig::load(&file("toml")).unwrap())
+        .weights(Weights::File(file("safetensors")))
+        .device(cuda())
+        .execution(Execution::Graphs)
+        .build()
+        .unwrap()
+}
+
+/// A replay of other pixels gives their detections, by one upload, one start and one download.
+#[test]
+fn a_recorded_forward_pass_is_replayed_for_other_images_of_its_size() {
+    let _alone = alone();
+    let model = "tiny_r18";
+    let images = Fixture::load(model).images();
+    let fixture = Fixture::load(model);
+    let mirrored: Vec<ImageInput> = (0..images.len())
+        .map(|i| {
+            let pixels = fixture.tensor(&format!("image.{i}"));
+            let (height, width, _) = pixels.dims3().unwrap();
+            let bytes: Vec<u8> = pixels.flatten_all().unwrap().to_vec1().unwrap();
+            let reversed: Vec<[u8; 3]> = bytes.as_chunks::<3>().0.iter().rev().copied().collect();
+            ImageInput::from_rgb8(width, height, reversed.into_flattened()).unwrap()
+        })
+        .collect();
+    let (direct, graphs) = (tiny(model, Device::Cpu), tiny_by_graphs(model));
+    for images in [&images, &mirrored, &images] {
+        let expected = direct.detect_batch(images).unwrap();
+        let (found, counts) = count(|| graphs.detect_batch(images).unwrap());
+        assert_same(&found, &expected, PIXELS, PROBABILITY);
+        println!("forward pass by graph: {counts:?}");
+    }
+    let (_, counts) = count(|| graphs.detect_batch(&mirrored).unwrap());
+    let expected =
+        Counts { host_to_device: 1, device_to_host: 1, synchronizations: 1, ..Counts::default() };
+    assert_eq!(counts.unwrap_or(expected), expected);
+    // Another size, and back.
+    for images in [&images[..1], &images[1..], &images[..]] {
+        let expected = direct.detect_batch(images).unwrap();
+        assert_same(&graphs.detect_batch(images).unwrap(), &expected, PIXELS, PROBABILITY);
+    }
 }
 
 /// The published architecture with real weights, on a photo made small.

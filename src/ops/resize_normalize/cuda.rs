@@ -63,6 +63,13 @@ pub(super) fn run(
                 let kernel = for_dtype!("resize_normalize_bytes", params.dtype);
                 launch!(device, RESIZE_NORMALIZE, kernel, grid, canvas);
             }
+            PixelSource::Resident(bytes) => {
+                let bytes = bytes.contiguous()?;
+                let (height, width, _) = bytes.dims3()?;
+                let canvas = canvas(pointer::<u8>(&bytes)?, (height, width));
+                let kernel = for_dtype!("resize_normalize_bytes", params.dtype);
+                launch!(device, RESIZE_NORMALIZE, kernel, grid, canvas);
+            }
             PixelSource::Planar(planes) => {
                 let planes = planes.contiguous()?;
                 let (_, height, width) = planes.dims3()?;
@@ -80,7 +87,7 @@ impl<'a> PixelSource<'a> {
     fn bytes(&self) -> Option<&'a [u8]> {
         match self {
             PixelSource::Rgb8 { bytes, .. } => Some(bytes),
-            PixelSource::Planar(_) => None,
+            PixelSource::Resident(_) | PixelSource::Planar(_) => None,
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum PixelSource<'a> {
         /// Columns.
         width: usize,
     },
+    /// `[H, W, 3]` u8 of `0..=255`, red, green, blue, on the device of the batch already.
+    Resident(&'a Tensor),
     /// `[3, H, W]` f32 in `0..=1`, planes red, green, blue, on the device of the batch.
     Planar(&'a Tensor),
 }
@@ -112,6 +114,13 @@ pub fn resize_normalize(
                             let pixels = cpu::Bytes::new(bytes, params);
                             cpu::run(&pixels, (*height, *width), *resized, params.padded, canvas);
                         }
+                        PixelSource::Resident(bytes) => {
+                            let (height, width, _) = bytes.dims3()?;
+                            with_slice(bytes, |bytes: &[u8]| {
+                                let pixels = cpu::Bytes::new(bytes, params);
+                                cpu::run(&pixels, (height, width), *resized, params.padded, canvas);
+                            })?;
+                        }
                         PixelSource::Planar(planes) => {
                             let (_, height, width) = planes.dims3()?;
                             with_slice(planes, |planes: &[f32]| {
@@ -167,6 +176,15 @@ fn check(
                     return fault(what, found, expected);
                 }
                 (*height, *width)
+            }
+            PixelSource::Resident(bytes) => {
+                let expected = "[H, W, 3]";
+                let bytes = argument(OP, "images", bytes).dtype(DType::U8)?.on(device)?;
+                let [height, width, channels] = bytes.dims(expected)?;
+                if channels != 3 {
+                    return Err(bytes.shape_error(expected));
+                }
+                (height, width)
             }
             PixelSource::Planar(planes) => {
                 let expected = "[3, H, W]";

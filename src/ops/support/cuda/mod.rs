@@ -9,6 +9,7 @@
 mod device;
 mod finish;
 mod gemm;
+mod graph;
 mod kernels;
 mod launch;
 mod memory;
@@ -19,11 +20,12 @@ mod tables;
 pub(crate) use device::open;
 pub(crate) use finish::Finish;
 pub(crate) use gemm::Product;
+pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
 pub(crate) use launch::{Grid, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use rows::Rows;
-pub(crate) use staging::upload;
+pub(crate) use staging::{upload, upload_into};
 pub(crate) use tables::{ImageSizes, Table, fits};
 
 use candle_core::{CudaDevice, Device};

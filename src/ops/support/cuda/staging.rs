@@ -5,12 +5,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::CudaDevice;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, result, sys};
+use candle_core::{CudaDevice, DType, Tensor};
 
-use super::memory::Output;
+use super::memory::{Output, pointer};
+use super::of;
 use crate::error::Result;
+use crate::ops::support::check::argument;
 
 /// Page-locked memory, and when the GPU has read what was last in it.
 struct Buffer {
@@ -68,6 +70,19 @@ impl Drop for Buffer {
 pub(crate) fn upload(device: &CudaDevice, pieces: &[&[u8]]) -> Result<Output<u8>> {
     let len = pieces.iter().map(|piece| piece.len()).sum();
     let uploaded = Output::new(device, len)?;
+    copy(device, pieces, len, uploaded.pointer())?;
+    Ok(uploaded)
+}
+
+/// Like [`upload`], over what a tensor `[total]` u8 holds.
+pub(crate) fn upload_into(pieces: &[&[u8]], target: &Tensor) -> Result<()> {
+    let len = pieces.iter().map(|piece| piece.len()).sum();
+    argument("upload", "target", target).dtype(DType::U8)?.shape(&[len], "[total]")?;
+    copy(of("upload", target.device())?, pieces, len, pointer::<u8>(target)?)
+}
+
+/// `target` has room for the `len` bytes of all pieces.
+fn copy(device: &CudaDevice, pieces: &[&[u8]], len: usize, target: u64) -> Result<()> {
     let stream = device.cuda_stream();
     let buffer = Buffer::take(stream.context(), len.max(1))?;
     let mut end = 0;
@@ -80,9 +95,9 @@ pub(crate) fn upload(device: &CudaDevice, pieces: &[&[u8]]) -> Result<Output<u8>
     // written again before the event says that the copy is done.
     unsafe {
         let bytes = std::slice::from_raw_parts(buffer.bytes, len);
-        result::memcpy_htod_async(uploaded.pointer(), bytes, stream.cu_stream()).w()?;
+        result::memcpy_htod_async(target, bytes, stream.cu_stream()).w()?;
     }
     buffer.read.record(&stream).w()?;
     buffer.give_back();
-    Ok(uploaded)
+    Ok(())
 }
