@@ -9,7 +9,7 @@ type CountersJson = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 type Reset = unsafe extern "C" fn();
 
 /// What the host asked of the driver since a reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub host_to_device: u64,
     pub device_to_host: u64,

@@ -4,7 +4,10 @@
 //! checked on the emulator only.
 #![cfg(feature = "cuda")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod counters;
 mod dense_ops;
 mod detection_ops;
 mod support;
+mod whole_model;

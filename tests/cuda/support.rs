@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::counters::{Counts, count};
+
 static DEVICE: LazyLock<Device> =
     LazyLock::new(|| candle_detection::device::parse("cuda").expect("a GPU, or the emulator"));
 
@@ -38,6 +40,17 @@ pub fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) {
 #[track_caller]
 pub fn assert_equal(found: &Tensor, expected: &Tensor) {
     assert_close(found, expected, 0.0);
+}
+
+/// Runs an op twice, once to load its kernels, and panics unless the second run makes this number of launches and
+/// nothing else: no copy, no wait.
+#[track_caller]
+pub fn assert_launches<T>(launches: u64, op: impl Fn() -> T) -> T {
+    op();
+    let (result, counts) = count(&op);
+    let expected = Counts { launches, ..Counts::default() };
+    assert_eq!(counts.unwrap_or(expected), expected);
+    result
 }
 
 /// A small deterministic generator (xorshift64*).

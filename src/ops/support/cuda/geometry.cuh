@@ -1,5 +1,5 @@
-// Formulas on boxes and the order of scores: their one home in device code. The twins of geometry.rs and order.rs,
-// operation by operation, so that thresholds fall the same way on every device.
+// Formulas on boxes: their one home in device code. The twins of geometry.rs, operation by operation, so that
+// thresholds fall the same way on every device.
 #pragma once
 
 // ln(1000 / 16)
@@ -67,17 +67,4 @@ __device__ __forceinline__ bool clip_usable(Box& b, float height, float width, f
 
 __device__ __forceinline__ float sigmoid(float x) {
     return 1.f / (1.f + expf(-x));
-}
-
-// Bits that ascend as the value descends; -0 equals +0, every NaN comes last.
-__device__ __forceinline__ unsigned descending_bits(float value) {
-    if (isnan(value)) return 0xffffffffu;
-    unsigned bits = __float_as_uint(value + 0.f);
-    unsigned ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return ~ascending;
-}
-
-// A key whose ascending order is the order of scores, equal ones by index.
-__device__ __forceinline__ unsigned long long descending_key(float value, unsigned index) {
-    return (unsigned long long)descending_bits(value) << 32 | index;
 }
