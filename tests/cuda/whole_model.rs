@@ -109,7 +109,7 @@ fn full_size_weights_on_a_photo() {
     let _alone = alone();
     let Some(data) = sample_data("full_size_weights_on_a_photo") else { return };
     let weights = data.join("weights/maskrcnn_coco12.safetensors");
-    let photo = data.join("coco-samples/val2017-png/000000039769.png");
+    let photo = data.join("coco-samples/val2017-png/000000022192.png");
     let photo = ImageInput::open(&photo).unwrap();
     let detect = |device: Device| {
         let detector = Detector::builder("maskrcnn_resnet50_fpn")
