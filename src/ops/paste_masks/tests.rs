@@ -31,7 +31,8 @@ fn agrees_with_masks_on_the_host() {
             (0..boxes.len() * side * side).map(|_| random.unit()).collect();
         let tensor =
             Tensor::from_vec(probabilities.clone(), (boxes.len(), side, side), &Device::Cpu);
-        let corners = Tensor::new(boxes.as_slice(), &Device::Cpu).unwrap();
+        let corners =
+            Tensor::from_slice(boxes.as_flattened(), (boxes.len(), 4), &Device::Cpu).unwrap();
         let params = PasteMasksParams { height: 23, width: 30, threshold };
         let masks = paste_masks(&tensor.unwrap(), &corners, &params).unwrap();
         assert_eq!(masks.dims(), [boxes.len(), 23, 30]);
