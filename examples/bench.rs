@@ -10,6 +10,11 @@ use candle_detection::{Detector, ImageInput, Weights, device, transform};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
+/// Feature maps are dropped and made anew all the time; see its documentation.
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
+
 /// Time Mask R-CNN on one image.
 #[derive(Debug, Parser)]
 struct Args {

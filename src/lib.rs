@@ -38,6 +38,7 @@ mod error;
 pub mod eval;
 mod image_input;
 pub mod layers;
+pub mod memory;
 pub mod ops;
 mod progress;
 pub mod roi_heads;

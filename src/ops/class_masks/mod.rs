@@ -9,8 +9,9 @@ mod reference;
 mod tests;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
-use super::support::check::{argument, lend, unsupported};
+use super::support::check::{argument, lend, unsupported, with_slice};
 use crate::error::Result;
 
 const OP: &str = "class_masks";
@@ -24,7 +25,7 @@ const OP: &str = "class_masks";
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `features` | `[R, M, M, C]` | f32; f16 and bf16 on CUDA | after the transposed convolution and its ReLU |
+/// | `features` | `[R, M, M, C]` | f32, bf16; f16 on CUDA | after the transposed convolution and its ReLU |
 /// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
@@ -83,9 +84,17 @@ pub fn class_masks(
     match features.device() {
         Device::Cpu => {
             let device = features.device();
-            lend!(features: f32, weight: f32, bias: f32, labels: u32);
+            lend!(weight: f32, bias: f32, labels: u32);
             let filters = cpu::Filters { weight, bias, channels };
-            let masks = cpu::run(features, &filters, labels, height * width);
+            let n_cells = height * width;
+            let masks = match features.dtype() {
+                DType::BF16 => with_slice::<bf16, _>(features, |features| {
+                    cpu::run(features, &filters, labels, n_cells)
+                }),
+                _ => with_slice::<f32, _>(features, |features| {
+                    cpu::run(features, &filters, labels, n_cells)
+                }),
+            }?;
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
         #[cfg(feature = "cuda")]

@@ -11,9 +11,13 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::activation::Activation;
-use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
+use super::support::check::{
+    argument, for_cpu_dtypes, unsupported, with_optional_slice, with_slice,
+};
+use super::support::cpu::element::{Element, Values};
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
@@ -90,13 +94,18 @@ impl PreparedConv2d {
             .same_device(weight)?
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
-            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| {
-                    let algorithm = choose(dims, params);
-                    cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
-                })
-            })?
-            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            Device::Cpu => {
+                let algorithm = choose(dims, params);
+                let weights = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
+                    DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
+                        cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
+                    }),
+                    _ => with_slice::<f32, _>(weight, |weight| {
+                        cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
+                    }),
+                })??;
+                Weights::Cpu(Arc::new(weights))
+            }
             #[cfg(feature = "cuda")]
             Device::Cuda(_) => {
                 let algorithm = cuda::Algorithm::PREFERRED;
@@ -213,18 +222,32 @@ pub fn conv2d(
             .shape(&out_dims, "[N, Ho, Wo, O]")?;
     }
     match &weights.weights {
-        Weights::Cpu(weights) => {
-            let values = with_slice::<f32, _>(input, |input| {
-                with_optional_slice::<f32, _>(residual, |residual| {
-                    let epilogue = Epilogue { residual, activation };
-                    cpu::run(input, dims, out_dims, weights, epilogue)
-                })
-            })??;
-            Ok(Tensor::from_vec(values, &out_dims, input.device())?)
-        }
+        Weights::Cpu(packed) => for_cpu_dtypes!(
+            OP,
+            weights.dtype,
+            weights.output,
+            run_on_cpu(input, dims, out_dims, packed, residual, activation)
+        ),
         #[cfg(feature = "cuda")]
         Weights::Cuda(layer) => {
             cuda::run(input, layer, out_dims, weights.params, residual, activation, weights.output)
         }
     }
+}
+
+fn run_on_cpu<E: Element, O: Element>(
+    input: &Tensor,
+    dims: [usize; 4],
+    out_dims: [usize; 4],
+    weights: &cpu::Weights,
+    residual: Option<&Tensor>,
+    activation: Activation,
+) -> Result<Tensor> {
+    let values: Vec<O> = with_slice::<E, _>(input, |input| {
+        with_optional_slice::<E, _>(residual, |residual| {
+            let epilogue = Epilogue { residual: residual.map(Values::of), activation };
+            cpu::run(input, dims, out_dims, weights, epilogue)
+        })
+    })??;
+    Ok(Tensor::from_vec(values, &out_dims, &Device::Cpu)?)
 }

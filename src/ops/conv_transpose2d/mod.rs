@@ -11,9 +11,11 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::activation::Activation;
-use super::support::check::{argument, unsupported, with_slice};
+use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use super::support::isa::Isa;
 use crate::error::Result;
 
@@ -71,10 +73,17 @@ impl PreparedConvTranspose2d {
             .shape(&[outputs], "[O]")?;
         let dims = [inputs, outputs];
         let weights = match weight.device() {
-            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
-            })?
-            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            Device::Cpu => {
+                let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
+                    DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
+                        cpu::prepare(isa, weight, dims, bias)
+                    }),
+                    _ => {
+                        with_slice::<f32, _>(weight, |weight| cpu::prepare(isa, weight, dims, bias))
+                    }
+                })??;
+                Weights::Cpu(Arc::new(packed))
+            }
             #[cfg(feature = "cuda")]
             Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
             other => return Err(unsupported(OP, other)),
@@ -161,12 +170,24 @@ pub fn conv_transpose2d(
     }
     checked.on(&weights.device)?;
     match &weights.weights {
-        Weights::Cpu(weights) => {
-            let run = |input: &[f32]| cpu::run(input, dims, weights, activation);
-            let shape = (batch, 2 * height, 2 * width, outputs);
-            Ok(Tensor::from_vec(with_slice(input, run)?, shape, input.device())?)
-        }
+        Weights::Cpu(packed) => for_cpu_dtypes!(
+            OP,
+            weights.dtype,
+            weights.output,
+            run_on_cpu(input, dims, packed, [batch, 2 * height, 2 * width, outputs], activation)
+        ),
         #[cfg(feature = "cuda")]
         Weights::Cuda(layer) => cuda::run(input, layer, activation, weights.output),
     }
+}
+
+fn run_on_cpu<E: Element, O: Element>(
+    input: &Tensor,
+    dims: [usize; 4],
+    weights: &cpu::Weights,
+    out_dims: [usize; 4],
+    activation: Activation,
+) -> Result<Tensor> {
+    let run = |input: &[E]| cpu::run::<E, O>(input, dims, weights, activation);
+    Ok(Tensor::from_vec(with_slice(input, run)?, &out_dims, &Device::Cpu)?)
 }

@@ -11,9 +11,11 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::activation::Activation;
-use super::support::check::{argument, unsupported, with_slice};
+use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
@@ -71,10 +73,17 @@ impl PreparedLinear {
             .same_device(weight)?
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
-            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
-            })?
-            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            Device::Cpu => {
+                let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
+                    DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
+                        cpu::prepare(isa, weight, dims, bias)
+                    }),
+                    _ => {
+                        with_slice::<f32, _>(weight, |weight| cpu::prepare(isa, weight, dims, bias))
+                    }
+                })??;
+                Weights::Cpu(Arc::new(packed))
+            }
             #[cfg(feature = "cuda")]
             Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
             other => return Err(unsupported(OP, other)),
@@ -145,7 +154,7 @@ impl PreparedLinear {
 ///
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
-    let [outputs, inputs] = weights.dims;
+    let [_, inputs] = weights.dims;
     let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[R, {inputs}]");
     let [rows, columns] = checked.dims::<2>(&expected)?;
@@ -154,11 +163,23 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
     }
     checked.on(&weights.device)?;
     match &weights.weights {
-        Weights::Cpu(weights) => {
-            let run = |input: &[f32]| cpu::run(input, rows, weights, activation);
-            Ok(Tensor::from_vec(with_slice(input, run)?, (rows, outputs), input.device())?)
-        }
+        Weights::Cpu(packed) => for_cpu_dtypes!(
+            OP,
+            weights.dtype,
+            weights.output,
+            run_on_cpu(input, [rows, columns], packed, activation)
+        ),
         #[cfg(feature = "cuda")]
         Weights::Cuda(layer) => cuda::run(input, layer, activation, weights.output),
     }
+}
+
+fn run_on_cpu<E: Element, O: Element>(
+    input: &Tensor,
+    dims: [usize; 2],
+    weights: &PackedMatrix,
+    activation: Activation,
+) -> Result<Tensor> {
+    let run = |input: &[E]| cpu::run::<E, O>(input, dims, weights, activation);
+    Ok(Tensor::from_vec(with_slice(input, run)?, (dims[0], weights.columns()), &Device::Cpu)?)
 }

@@ -8,9 +8,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use crate::error::Result;
 
 const OP: &str = "max_pool2d";
@@ -34,8 +36,8 @@ pub struct MaxPool2dParams {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, C]` | f32; f16 and bf16 on CUDA |
-/// | returns | `[N, Ho, Wo, C]` | that of the input |
+/// | `input` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
+/// | returns | `[N, Ho, Wo, C]` | that of `input` |
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool; CUDA, in one launch.
@@ -75,12 +77,22 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
     };
     let out_dims = [batch, out_height, out_width, channels];
     match input.device() {
-        Device::Cpu => {
-            let run = |input: &[f32]| cpu::run(input, dims, out_dims, params);
-            Ok(Tensor::from_vec(with_slice(input, run)?, &out_dims, input.device())?)
+        Device::Cpu if input.dtype() == DType::BF16 => {
+            run_on_cpu::<bf16>(input, dims, out_dims, params)
         }
+        Device::Cpu => run_on_cpu::<f32>(input, dims, out_dims, params),
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(input, dims, out_dims, params),
         other => Err(unsupported(OP, other)),
     }
+}
+
+fn run_on_cpu<E: Element>(
+    input: &Tensor,
+    dims: [usize; 4],
+    out_dims: [usize; 4],
+    params: &MaxPool2dParams,
+) -> Result<Tensor> {
+    let values = with_slice::<E, _>(input, |input| cpu::run(input, dims, out_dims, params))?;
+    Ok(Tensor::from_vec(values, &out_dims, &Device::Cpu)?)
 }

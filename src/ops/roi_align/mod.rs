@@ -9,8 +9,10 @@ mod reference;
 mod tests;
 
 use candle_core::{DType, Device, Storage, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, lend, unsupported};
+use super::support::cpu::element::Element;
 use crate::error::{Error, Result};
 
 const OP: &str = "roi_align";
@@ -97,10 +99,10 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32; f16 and bf16 on CUDA | |
+/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32, bf16; f16 on CUDA; one for all | |
 /// | `boxes` | `[N, K, 4]` | f32 | pixels of the resized image, xyxy |
 /// | `counts` | `[N]` | u32 | valid slots per image, ≤ K |
-/// | returns | `[N·K, output, output, C]` | that of the levels | image after image; 0 above the counts |
+/// | returns | `[N·K, output, output, C]` | that of `levels` | image after image; 0 above the counts |
 ///
 /// # Devices
 /// CPU, with no scratch but a list of samples per thread; CUDA, in one launch without scratch, for at most 8 levels.
@@ -137,34 +139,44 @@ pub fn roi_align(
     params: &RoiAlignParams,
 ) -> Result<Tensor> {
     let [n_images, n_slots, channels] = check(levels, boxes, counts, params)?;
+    let dims = [n_images, n_slots, channels];
     match boxes.device() {
-        Device::Cpu => {
-            let levels: Vec<Tensor> = levels
-                .iter()
-                .map(|level| level.contiguous())
-                .collect::<candle_core::Result<_>>()?;
-            let storages: Vec<_> = levels.iter().map(Tensor::storage_and_layout).collect();
-            let mut maps = Vec::with_capacity(levels.len());
-            for ((level, (storage, layout)), scale) in
-                levels.iter().zip(&storages).zip(&params.spatial_scales)
-            {
-                let Storage::Cpu(cpu) = &**storage else {
-                    return Err(unsupported(OP, level.device()));
-                };
-                let (_, height, width, _) = level.dims4()?;
-                let values = &cpu.as_slice::<f32>()?[layout.start_offset()..];
-                maps.push(cpu::Map { values, height, width, scale: *scale });
-            }
-            let device = boxes.device();
-            lend!(boxes: f32, counts: u32);
-            let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
-            let shape = (n_images * n_slots, params.output, params.output, channels);
-            Ok(Tensor::from_vec(pooled, shape, device)?)
+        Device::Cpu if levels[0].dtype() == DType::BF16 => {
+            run_on_cpu::<bf16>(levels, boxes, counts, params, dims)
         }
+        Device::Cpu => run_on_cpu::<f32>(levels, boxes, counts, params, dims),
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(levels, channels, boxes, counts, params),
         other => Err(unsupported(OP, other)),
     }
+}
+
+fn run_on_cpu<E: Element>(
+    levels: &[&Tensor],
+    boxes: &Tensor,
+    counts: &Tensor,
+    params: &RoiAlignParams,
+    [n_images, n_slots, channels]: [usize; 3],
+) -> Result<Tensor> {
+    let levels: Vec<Tensor> =
+        levels.iter().map(|level| level.contiguous()).collect::<candle_core::Result<_>>()?;
+    let storages: Vec<_> = levels.iter().map(Tensor::storage_and_layout).collect();
+    let mut maps = Vec::with_capacity(levels.len());
+    for ((level, (storage, layout)), scale) in
+        levels.iter().zip(&storages).zip(&params.spatial_scales)
+    {
+        let Storage::Cpu(cpu) = &**storage else {
+            return Err(unsupported(OP, level.device()));
+        };
+        let (_, height, width, _) = level.dims4()?;
+        let values = &cpu.as_slice::<E>()?[layout.start_offset()..];
+        maps.push(cpu::Map { values, height, width, scale: *scale });
+    }
+    let device = boxes.device();
+    lend!(boxes: f32, counts: u32);
+    let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
+    let shape = (n_images * n_slots, params.output, params.output, channels);
+    Ok(Tensor::from_vec(pooled, shape, device)?)
 }
 
 /// Checks all arguments; returns N, K and C.
@@ -185,9 +197,10 @@ fn check(
         .same_device(boxes)?
         .shape(&[n_images], "[N]")?;
     let mut channels = None;
-    for tensor in levels {
-        let level = argument(OP, "levels", tensor).compute_dtype()?.same_device(boxes)?;
-        level.dtype(levels[0].dtype())?;
+    for level in levels {
+        let dtype = levels[0].dtype();
+        let level =
+            argument(OP, "levels", level).compute_dtype()?.dtype(dtype)?.same_device(boxes)?;
         let expected = "[N, H, W, C], with the N of the boxes, one C, and at least one cell";
         let [n, height, width, c] = level.dims(expected)?;
         let same_channels = *channels.get_or_insert(c) == c;

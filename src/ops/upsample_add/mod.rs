@@ -8,9 +8,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use crate::error::Result;
 
 const OP: &str = "upsample_add";
@@ -24,7 +26,7 @@ const OP: &str = "upsample_add";
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
 /// | `coarse` | `[N, h, w, C]` | that of `lateral` |
-/// | `lateral` | `[N, H, W, C]` | f32; f16 and bf16 on CUDA |
+/// | `lateral` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
 /// | returns | `[N, H, W, C]` | that of `lateral` |
 ///
 /// # Devices
@@ -62,25 +64,8 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
         return Err(checked.shape_error(&expected));
     }
     match lateral.device() {
-        Device::Cpu => {
-            let rows = nearest(coarse_height, height);
-            let columns = nearest(coarse_width, width);
-            let sums = with_slice::<f32, _>(coarse, |coarse| {
-                with_slice::<f32, _>(lateral, |lateral| {
-                    cpu::run(
-                        coarse,
-                        coarse_width,
-                        coarse_height,
-                        lateral,
-                        channels,
-                        &rows,
-                        &columns,
-                    )
-                })
-            })??;
-            let shape = (batch, height, width, channels);
-            Ok(Tensor::from_vec(sums, shape, lateral.device())?)
-        }
+        Device::Cpu if lateral.dtype() == DType::BF16 => run_on_cpu::<bf16>(coarse, lateral),
+        Device::Cpu => run_on_cpu::<f32>(coarse, lateral),
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(coarse, lateral),
         other => Err(unsupported(OP, other)),
@@ -90,6 +75,19 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
 /// Coarse cells per fine one.
 fn ratio(coarse: usize, fine: usize) -> f32 {
     coarse as f32 / fine as f32
+}
+
+fn run_on_cpu<E: Element>(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
+    let (_, coarse_height, coarse_width, channels) = coarse.dims4()?;
+    let (_, height, width, _) = lateral.dims4()?;
+    let (rows, columns) = (nearest(coarse_height, height), nearest(coarse_width, width));
+    let size = [coarse_height, coarse_width];
+    let values = with_slice::<E, _>(coarse, |coarse| {
+        with_slice::<E, _>(lateral, |lateral| {
+            cpu::run(coarse, size, lateral, channels, &rows, &columns)
+        })
+    })??;
+    Ok(Tensor::from_vec(values, lateral.dims(), &Device::Cpu)?)
 }
 
 /// For each fine index, the coarse index that it takes its value from.
