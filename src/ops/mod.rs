@@ -53,7 +53,7 @@ pub use max_pool2d::{MaxPool2dParams, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;
 #[cfg(feature = "cuda")]
-pub(crate) use pack_results::pack_results_into;
+pub(crate) use pack_results::{count_download, pack_results_into};
 pub use paste_masks::{PasteMasksParams, paste_masks};
 pub use resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize};
 pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};

@@ -64,6 +64,8 @@ impl PackedResults {
 
     /// The one download, and the results image by image.
     pub(crate) fn to_host(&self) -> Result<Vec<Detections>> {
+        #[cfg(feature = "cuda")]
+        crate::ops::count_download(&self.values);
         let packed = self.values.to_vec1::<f32>()?;
         let n = self.image_sizes.len();
         let slots = self.slots;

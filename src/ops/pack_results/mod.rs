@@ -71,3 +71,12 @@ fn check_part(part: &Tensor) -> Result<check::Argument<'_>> {
     let part_argument = argument(OP, "parts", part);
     if part.dtype() == DType::U32 { Ok(part_argument) } else { part_argument.dtype(DType::F32) }
 }
+
+/// Counts the download of a packed tensor that is on a GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn count_download(packed: &Tensor) {
+    use super::support::cuda::{Event, count};
+    if packed.device().is_cuda() {
+        count(Event::Download);
+    }
+}

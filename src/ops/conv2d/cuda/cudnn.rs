@@ -15,7 +15,7 @@ use super::Job;
 use crate::error::Result;
 use crate::ops::conv2d::Conv2dParams;
 use crate::ops::support::activation::Activation;
-use crate::ops::support::cuda::{Output, address};
+use crate::ops::support::cuda::{Event, Output, address, count};
 
 /// The most memory that an algorithm may ask for.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -211,6 +211,7 @@ impl Job<'_> {
             (address(&self.weights.filters)?, address(&self.weights.rounded_bias)?);
         let (one, zero) = (1f32, 0f32);
         let share = if self.residual.is_some() { &one } else { &zero };
+        count(Event::Product);
         // SAFETY: handle, descriptors and addresses are alive, and the sizes are those of the tensors. A residual with
         // share zero is not read, but must have an address.
         unsafe {

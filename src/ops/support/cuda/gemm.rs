@@ -4,6 +4,7 @@ use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
 use candle_core::{CudaDevice, DType};
 
+use super::traffic::{Event, count};
 use crate::error::Result;
 
 /// A product of the rows of two matrices, as a layer computes it: `out[r, c] = Σ left[r, t] · right[c, t]`.
@@ -34,6 +35,7 @@ impl Product {
         } else {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
         };
+        count(Event::Product);
         let (one, zero) = (1f32, 0f32);
         let blas = device.cublas_handle();
         // SAFETY: handle and addresses are live, and the matrices have the sizes given. cuBLAS counts along columns: to

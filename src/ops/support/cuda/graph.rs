@@ -6,6 +6,7 @@ use candle_core::CudaDevice;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, sys};
 
+use super::traffic::{Event, count};
 use crate::error::{Error, Result};
 
 /// A CUDA graph: kernels with their arguments, and the memory between them, at fixed addresses.
@@ -42,6 +43,7 @@ impl Recording {
 
     /// Starts the recorded work.
     pub fn replay(&self) -> Result<()> {
+        count(Event::Replay);
         let graph = self.graph.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(graph.0.launch().w()?)
     }

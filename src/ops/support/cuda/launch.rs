@@ -3,6 +3,7 @@
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{LaunchArgs, LaunchConfig};
 
+use super::traffic::{Event, count};
 use crate::error::Result;
 
 /// Threads of a block where nothing speaks for another number.
@@ -71,6 +72,7 @@ pub(crate) fn start(mut arguments: LaunchArgs, grid: Grid) -> Result<()> {
     if blocks.0 == 0 || blocks.1 == 0 {
         return Ok(());
     }
+    count(Event::Launch);
     let config = LaunchConfig { grid_dim: blocks, block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the arguments are those of the kernel by number and size, as each `cuda.rs` stands next to its
     // `kernel.cu`; addresses come from live tensors of sizes that the op's `mod.rs` has checked.

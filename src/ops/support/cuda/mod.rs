@@ -16,8 +16,9 @@ mod memory;
 mod rows;
 mod staging;
 mod tables;
+mod traffic;
 
-pub(crate) use device::open;
+pub(crate) use device::{open, peak_memory};
 pub(crate) use finish::Finish;
 pub(crate) use gemm::Product;
 pub(crate) use graph::Recording;
@@ -27,6 +28,8 @@ pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use rows::Rows;
 pub(crate) use staging::{upload, upload_into};
 pub(crate) use tables::{ImageSizes, Table, fits};
+pub use traffic::Traffic;
+pub(crate) use traffic::{Event, count, traffic};
 
 use candle_core::{CudaDevice, Device};
 

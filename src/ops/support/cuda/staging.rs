@@ -11,6 +11,7 @@ use candle_core::{CudaDevice, DType, Tensor};
 
 use super::memory::{Output, pointer};
 use super::of;
+use super::traffic::{Event, count};
 use crate::error::Result;
 use crate::ops::support::check::argument;
 
@@ -83,6 +84,7 @@ pub(crate) fn upload_into(pieces: &[&[u8]], target: &Tensor) -> Result<()> {
 
 /// `target` has room for the `len` bytes of all pieces.
 fn copy(device: &CudaDevice, pieces: &[&[u8]], len: usize, target: u64) -> Result<()> {
+    count(Event::Upload);
     let stream = device.cuda_stream();
     let buffer = Buffer::take(stream.context(), len.max(1))?;
     let mut end = 0;
