@@ -25,6 +25,11 @@ use clap::Parser;
 
 use args::{Args, Mode};
 
+/// Feature maps are dropped and made anew all the time; see its documentation.
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
+
 /// What every way of working ends with.
 struct Outcome {
     report: CocoReport,

@@ -20,6 +20,11 @@ use candle_detection::{
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// Feature maps are dropped and made anew all the time; see its documentation.
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
+
 /// Find the objects of photos with Mask R-CNN or Faster R-CNN.
 #[derive(Debug, Parser)]
 struct Args {
@@ -77,24 +82,26 @@ fn main() -> Result<ExitCode> {
     let args = Args::parse();
     ensure!(args.batch > 0, "--batch is 0, expected at least 1");
     let paths = inputs::expand(&args.paths)?;
+    let images = paths.len() as u64;
+    let (to_detect, decoded) = sync_channel::<Job>(WAITING.max(args.batch));
+    let (to_write, finished) = sync_channel::<Outcome>(WAITING.max(args.batch));
+    let options = decode_options(&args);
+
+    // Decoding, inference, and drawing overlap, each on a thread of its own. The first images are decoded while the model
+    // is loaded; should that fail, the receiver goes, which ends the thread.
+    thread::spawn(move || {
+        for path in paths {
+            let image = ImageInput::open_with(&path, &options).map_err(anyhow::Error::from);
+            if to_detect.send(Job { path, image }).is_err() {
+                return;
+            }
+        }
+    });
     let detector = load(&args)?;
     let mut writer =
         output::Writer::new(&args.output, args.json.as_deref(), detector.categories())?;
-    let bar = progress_bar(paths.len() as u64);
-
-    // Decoding, inference, and drawing overlap, each on a thread of its own.
+    let bar = progress_bar(images);
     let failures = thread::scope(|scope| -> Result<usize> {
-        let (to_detect, decoded) = sync_channel::<Job>(WAITING.max(args.batch));
-        let (to_write, finished) = sync_channel::<Outcome>(WAITING.max(args.batch));
-        let options = decode_options(&args);
-        scope.spawn(move || {
-            for path in paths {
-                let image = ImageInput::open_with(&path, &options).map_err(anyhow::Error::from);
-                if to_detect.send(Job { path, image }).is_err() {
-                    return;
-                }
-            }
-        });
         let detector = &detector;
         scope.spawn(move || {
             let mut batch = Vec::with_capacity(args.batch);

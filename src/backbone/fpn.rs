@@ -71,9 +71,11 @@ impl Backbone for FeaturePyramid {
         let mut coarser: Option<Tensor> = None;
         let mut levels = Vec::with_capacity(self.levels.len());
         for ((stage, inner), layer) in
-            stages.iter().zip(&self.inner_blocks).zip(&self.layer_blocks).rev()
+            stages.into_iter().zip(&self.inner_blocks).zip(&self.layer_blocks).rev()
         {
-            let lateral = inner.forward(stage)?;
+            let lateral = inner.forward(&stage)?;
+            // The finest stage is as large as all that follows.
+            drop(stage);
             let merged = match &coarser {
                 Some(coarser) => upsample_add(coarser, &lateral)?,
                 None => lateral,

@@ -45,6 +45,31 @@ impl Mapped {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// Lets go of the memory behind `bytes`, a part of the file that won't be read again soon; reading it again brings it
+    /// back. Without, a process would hold all of a file besides what it makes of it.
+    pub(super) fn release(&self, bytes: &[u8]) {
+        #[cfg(unix)]
+        {
+            const PAGE: usize = 4096;
+            let whole = self.0.as_ptr_range();
+            let part = bytes.as_ptr_range();
+            if part.start < whole.start || part.end > whole.end {
+                return;
+            }
+            // Whole pages only, as neighbours may still be needed.
+            let start = (part.start as usize - whole.start as usize).next_multiple_of(PAGE);
+            let end = (part.end as usize - whole.start as usize) / PAGE * PAGE;
+            if start < end {
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                // SAFETY: the map is read only and backed by a file, so that its pages come back from there with the
+                // same bytes. A refusal does no harm.
+                let _ = unsafe { self.0.unchecked_advise_range(advice, start, end - start) };
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = bytes;
+    }
 }
 
 impl AsRef<[u8]> for Mapped {

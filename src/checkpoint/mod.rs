@@ -241,7 +241,9 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
         let stored = self.tensors.get(name).ok_or_else(|| self.damaged(name, "it is missing"))?;
         let bytes = self.bytes_of(name, stored)?;
-        Ok(stored::decode(bytes, stored.dtype, &stored.layout, dtype, device)?)
+        let tensor = stored::decode(bytes, stored.dtype, &stored.layout, dtype, device)?;
+        self.file.release(bytes);
+        Ok(tensor)
     }
 
     fn bytes_of<'a>(&'a self, name: &str, stored: &'a Stored) -> Result<&'a [u8]> {

@@ -5,6 +5,8 @@
 
 use rayon::prelude::*;
 
+use crate::ops::support::cpu::element::Element;
+
 /// Sums kept side by side.
 const LANES: usize = 16;
 
@@ -19,8 +21,8 @@ pub(super) struct Filters<'a> {
 }
 
 /// `features` is `[R, n_cells, C]`; returns `[R, n_cells]`.
-pub(super) fn run(
-    features: &[f32],
+pub(super) fn run<E: Element>(
+    features: &[E],
     filters: &Filters<'_>,
     labels: &[u32],
     n_cells: usize,
@@ -45,15 +47,15 @@ pub(super) fn run(
     masks
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+fn dot<E: Element>(a: &[f32], b: &[E]) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [0f32; LANES];
     for (a, b) in a_blocks.iter().zip(b_blocks) {
         for lane in 0..LANES {
-            sums[lane] += a[lane] * b[lane];
+            sums[lane] += a[lane] * b[lane].widen();
         }
     }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b.widen()).sum();
     sums.iter().sum::<f32>() + rest
 }

@@ -1,14 +1,17 @@
 //! The last layer of the mask head, applied for one class per box.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
-use super::support::check::{argument, lend, unsupported};
+use super::support::check::{argument, lend, unsupported, with_slice};
 use crate::error::Result;
 
 const OP: &str = "class_masks";
@@ -22,7 +25,7 @@ const OP: &str = "class_masks";
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `features` | `[R, M, M, C]` | f32 | after the transposed convolution and its ReLU |
+/// | `features` | `[R, M, M, C]` | f32, bf16; f16 on CUDA | after the transposed convolution and its ReLU |
 /// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
@@ -31,7 +34,7 @@ const OP: &str = "class_masks";
 /// The two sides of a mask may differ.
 ///
 /// # Devices
-/// CPU. O(R·M²·C) time, no scratch.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch. O(R·M²·C) time, no scratch.
 ///
 /// # Gradients
 /// None.
@@ -63,7 +66,7 @@ pub fn class_masks(
     labels: &Tensor,
 ) -> Result<Tensor> {
     let [n_rows, height, width, channels] =
-        argument(OP, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+        argument(OP, "features", features).compute_dtype()?.dims("[R, M, M, C]")?;
     let expected = "[num_classes, C], with the C of the features";
     let filters = argument(OP, "weight", weight).dtype(DType::F32)?.same_device(features)?;
     let [n_classes, filter_channels] = filters.dims(expected)?;
@@ -81,11 +84,21 @@ pub fn class_masks(
     match features.device() {
         Device::Cpu => {
             let device = features.device();
-            lend!(features: f32, weight: f32, bias: f32, labels: u32);
+            lend!(weight: f32, bias: f32, labels: u32);
             let filters = cpu::Filters { weight, bias, channels };
-            let masks = cpu::run(features, &filters, labels, height * width);
+            let n_cells = height * width;
+            let masks = match features.dtype() {
+                DType::BF16 => with_slice::<bf16, _>(features, |features| {
+                    cpu::run(features, &filters, labels, n_cells)
+                }),
+                _ => with_slice::<f32, _>(features, |features| {
+                    cpu::run(features, &filters, labels, n_cells)
+                }),
+            }?;
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(features, weight, bias, labels),
         other => Err(unsupported(OP, other)),
     }
 }

@@ -91,3 +91,13 @@ fn wrong_arguments_are_named() {
     let error = class_masks(&features, &weight, &bias, &floats).unwrap_err();
     assert!(matches!(error, Error::DType { argument: "labels", .. }), "{error}");
 }
+#[test]
+fn bf16_features_are_widened() {
+    let mut random = Random::new(67);
+    let features = random.tensor(&[3, 4, 4, 37]).to_dtype(DType::BF16).unwrap();
+    let (weight, bias) = (random.tensor(&[5, 37]), random.tensor(&[5]));
+    let chosen = labels(&[2, 4, 0]);
+    let found = class_masks(&features, &weight, &bias, &chosen).unwrap();
+    let wide = features.to_dtype(DType::F32).unwrap();
+    assert_eq!(values(&found), values(&class_masks(&wide, &weight, &bias, &chosen).unwrap()));
+}

@@ -1,6 +1,8 @@
 //! Convolution of channels-last features, with bias, residual and activation in the same pass.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -9,9 +11,13 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::activation::Activation;
-use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
+use super::support::check::{
+    argument, for_cpu_dtypes, unsupported, with_optional_slice, with_slice,
+};
+use super::support::cpu::element::{Element, Values};
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
@@ -45,6 +51,8 @@ pub struct PreparedConv2d {
 #[derive(Debug, Clone)]
 enum Weights {
     Cpu(Arc<cpu::Weights>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Weights>),
 }
 
 impl PreparedConv2d {
@@ -59,7 +67,7 @@ impl PreparedConv2d {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Shape`](crate::Error::Shape) for a stride of zero, [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    /// [`Error::Shape`](crate::Error::Shape) for a stride of zero, [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<Self> {
         Self::with_choice(Isa::preferred(), cpu::Algorithm::choose, weight, bias, params)
     }
@@ -86,13 +94,23 @@ impl PreparedConv2d {
             .same_device(weight)?
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
-            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| {
-                    let algorithm = choose(dims, params);
-                    cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
-                })
-            })?
-            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            Device::Cpu => {
+                let algorithm = choose(dims, params);
+                let weights = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
+                    DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
+                        cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
+                    }),
+                    _ => with_slice::<f32, _>(weight, |weight| {
+                        cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
+                    }),
+                })??;
+                Weights::Cpu(Arc::new(weights))
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => {
+                let algorithm = cuda::Algorithm::PREFERRED;
+                Weights::Cuda(Arc::new(cuda::Weights::new(algorithm, weight, bias)?))
+            }
             other => return Err(unsupported(OP, other)),
         };
         let (dtype, device) = (weight.dtype(), weight.device().clone());
@@ -146,7 +164,9 @@ impl PreparedConv2d {
 /// | returns | `[N, Ho, Wo, O]` | that of the weights, or what [`PreparedConv2d::with_output`] chose |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as products of cuBLAS with windows
+/// that are laid out for up to 64 MiB at a time, and one launch for all that follows them. A 1×1 window with stride 1
+/// needs no layout. On CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.
@@ -202,14 +222,32 @@ pub fn conv2d(
             .shape(&out_dims, "[N, Ho, Wo, O]")?;
     }
     match &weights.weights {
-        Weights::Cpu(weights) => {
-            let values = with_slice::<f32, _>(input, |input| {
-                with_optional_slice::<f32, _>(residual, |residual| {
-                    let epilogue = Epilogue { residual, activation };
-                    cpu::run(input, dims, out_dims, weights, epilogue)
-                })
-            })??;
-            Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+        Weights::Cpu(packed) => for_cpu_dtypes!(
+            OP,
+            weights.dtype,
+            weights.output,
+            run_on_cpu(input, dims, out_dims, packed, residual, activation)
+        ),
+        #[cfg(feature = "cuda")]
+        Weights::Cuda(layer) => {
+            cuda::run(input, layer, out_dims, weights.params, residual, activation, weights.output)
         }
     }
+}
+
+fn run_on_cpu<E: Element, O: Element>(
+    input: &Tensor,
+    dims: [usize; 4],
+    out_dims: [usize; 4],
+    weights: &cpu::Weights,
+    residual: Option<&Tensor>,
+    activation: Activation,
+) -> Result<Tensor> {
+    let values: Vec<O> = with_slice::<E, _>(input, |input| {
+        with_optional_slice::<E, _>(residual, |residual| {
+            let epilogue = Epilogue { residual: residual.map(Values::of), activation };
+            cpu::run(input, dims, out_dims, weights, epilogue)
+        })
+    })??;
+    Ok(Tensor::from_vec(values, &out_dims, &Device::Cpu)?)
 }

@@ -2,7 +2,6 @@
 
 use super::Conv2dParams;
 use crate::ops::support::activation::Activation;
-use crate::ops::support::cpu::product::Epilogue;
 
 /// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
 pub(super) fn conv2d(
@@ -12,7 +11,8 @@ pub(super) fn conv2d(
     [outputs, _, window_height, window_width]: [usize; 4],
     bias: &[f32],
     params: Conv2dParams,
-    Epilogue { residual, activation }: Epilogue<'_>,
+    residual: Option<&[f32]>,
+    activation: Activation,
 ) -> Vec<f32> {
     let Conv2dParams { stride, padding } = params;
     let out_height = (height + 2 * padding - window_height) / stride + 1;

@@ -45,32 +45,47 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// The dtypes of inputs and results, and the tolerance of results: that of the sums, and of their rounding.
+const DTYPES: [(DType, DType, f32); 3] = [
+    (DType::F32, DType::F32, TOLERANCE),
+    (DType::BF16, DType::F32, TOLERANCE),
+    (DType::BF16, DType::BF16, TOLERANCE + 1.0 / 256.0),
+];
+
+/// Compares a convolution with the sum that defines it, of the same numbers: bf16 input is rounded for both.
 fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, with_residual: bool) {
     let Case { input: dims, outputs, window, params } = *case;
-    let mut random = Random::new(7);
-    let input = random.tensor(&dims);
-    let weight_dims = [outputs, dims[3], window[0], window[1]];
-    let weight = random.tensor(&weight_dims);
-    let bias = random.tensor(&[outputs]);
-    let positions =
-        |size: usize, window: usize| (size + 2 * params.padding - window) / params.stride + 1;
-    let out_dims = [dims[0], positions(dims[1], window[0]), positions(dims[2], window[1]), outputs];
-    let residual = with_residual.then(|| random.tensor(&out_dims));
-    let residual_values = residual.as_ref().map(values);
-    let expected = reference::conv2d(
-        &values(&input),
-        dims,
-        &values(&weight),
-        weight_dims,
-        &values(&bias),
-        params,
-        Epilogue { residual: residual_values.as_deref(), activation },
-    );
-    let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
-    let prepared =
-        PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params).unwrap();
-    let found = conv2d(&input, &prepared, residual.as_ref(), activation).unwrap();
-    assert_close_relative(&found, &expected, TOLERANCE);
+    for (dtype, output, tolerance) in DTYPES {
+        let mut random = Random::new(7);
+        let mut tensor = |dims: &[usize]| random.tensor(dims).to_dtype(dtype).unwrap();
+        let input = tensor(&dims);
+        let weight_dims = [outputs, dims[3], window[0], window[1]];
+        let weight = tensor(&weight_dims);
+        let bias = tensor(&[outputs]).to_dtype(DType::F32).unwrap();
+        let positions =
+            |size: usize, window: usize| (size + 2 * params.padding - window) / params.stride + 1;
+        let out_dims =
+            [dims[0], positions(dims[1], window[0]), positions(dims[2], window[1]), outputs];
+        let residual = with_residual.then(|| tensor(&out_dims));
+        let residual_values = residual.as_ref().map(values);
+        let expected = reference::conv2d(
+            &values(&input),
+            dims,
+            &values(&weight),
+            weight_dims,
+            &values(&bias),
+            params,
+            residual_values.as_deref(),
+            activation,
+        );
+        let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
+        let prepared = PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params)
+            .unwrap()
+            .with_output(output);
+        let found = conv2d(&input, &prepared, residual.as_ref(), activation).unwrap();
+        assert_eq!(found.dtype(), output);
+        assert_close_relative(&found, &expected, tolerance);
+    }
 }
 
 #[test]
@@ -111,7 +126,8 @@ fn transforms_round_little() {
             [16, channels, 3, 3],
             &values(&bias),
             params,
-            Epilogue { residual: None, activation: Activation::None },
+            None,
+            Activation::None,
         );
         let expected = Tensor::from_vec(expected, (1, 14, 17, 16), &Device::Cpu).unwrap();
         for isa in Isa::available() {

@@ -8,6 +8,7 @@
 //! Those are four products `[pixels, I] × [I, O]` of the same left side, which write their rows to where they belong.
 
 use crate::ops::support::activation::Activation;
+use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply_to};
 use crate::ops::support::isa::Isa;
@@ -16,9 +17,9 @@ use crate::ops::support::isa::Isa;
 pub(super) type Weights = [PackedMatrix; 4];
 
 /// Lays out a weight `[I, O, 2, 2]`.
-pub(super) fn prepare(
+pub(super) fn prepare<E: Element>(
     isa: Isa,
-    weight: &[f32],
+    weight: &[E],
     [inputs, outputs]: [usize; 2],
     bias: &[f32],
 ) -> Weights {
@@ -37,13 +38,13 @@ pub(super) fn prepare(
 }
 
 /// Enlarges `[N, H, W, I]` to `[N, 2H, 2W, O]`.
-pub(super) fn run(
-    input: &[f32],
+pub(super) fn run<E: Element, O: Element>(
+    input: &[E],
     [batch, height, width, inputs]: [usize; 4],
     weights: &Weights,
     activation: Activation,
-) -> Vec<f32> {
-    let left = PlainRows { values: input, terms: inputs };
+) -> Vec<O> {
+    let left = PlainRows { values: input, numbers: inputs };
     let outputs = weights[0].columns();
     let out_width = 2 * width;
     multiply_to(
@@ -53,6 +54,6 @@ pub(super) fn run(
         Epilogue { residual: None, activation },
         // Image and line are one index here: each input line makes two output lines.
         |pixel| (pixel / width * 2 * out_width + pixel % width * 2) * outputs,
-        |tap| (tap / 2 * out_width + tap % 2) * outputs,
+        &[0, 1, out_width, out_width + 1].map(|pixel| pixel * outputs),
     )
 }

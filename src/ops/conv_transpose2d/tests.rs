@@ -1,4 +1,4 @@
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::*;
 use crate::ops::support::testing::{PRODUCT_TOLERANCE, Random, assert_close_relative, values};
@@ -31,6 +31,29 @@ fn agrees_with_the_definition() {
                 let found = conv_transpose2d(&input, &prepared, activation).unwrap();
                 assert_close_relative(&found, &expected, PRODUCT_TOLERANCE);
             }
+        }
+    }
+}
+
+#[test]
+fn bf16_agrees_with_f32_on_the_same_numbers() {
+    for (dims, outputs) in [([3, 14, 13, 64], 32), ([1, 4, 9, 33], 40), ([1, 3, 2, 600], 70)] {
+        let mut random = Random::new(53);
+        let input = random.tensor(&dims).to_dtype(DType::BF16).unwrap();
+        let weight = random.tensor(&[dims[3], outputs, 2, 2]).to_dtype(DType::BF16).unwrap();
+        let bias = random.tensor(&[outputs]);
+        let wide =
+            PreparedConvTranspose2d::new(&weight.to_dtype(DType::F32).unwrap(), &bias).unwrap();
+        let expected =
+            conv_transpose2d(&input.to_dtype(DType::F32).unwrap(), &wide, Activation::Relu)
+                .unwrap();
+        for isa in Isa::available() {
+            let prepared = PreparedConvTranspose2d::for_isa(isa, &weight, &bias).unwrap();
+            let found = conv_transpose2d(&input, &prepared, Activation::Relu).unwrap();
+            assert_close_relative(&found, &expected, 1.0 / 256.0);
+            let prepared = prepared.with_output(DType::F32);
+            let found = conv_transpose2d(&input, &prepared, Activation::Relu).unwrap();
+            assert_close_relative(&found, &expected, PRODUCT_TOLERANCE);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! From the best anchors to boxes of the resized image.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -49,7 +51,7 @@ pub struct DecodedProposals {
 /// | returns | `[N, S, …]` | see [`DecodedProposals`] | |
 ///
 /// # Devices
-/// CPU. The image sizes travel as numbers, not as a tensor.
+/// CPU; CUDA with at most 8 levels, in one launch for 32 images. The image sizes travel as numbers, not as a tensor.
 ///
 /// # Gradients
 /// None: proposals are constants of the second stage.
@@ -98,6 +100,8 @@ pub fn decode_proposals(
                 valid: Tensor::from_vec(decoded.valid, (n, slots), device)?,
             })
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(anchors, deltas, index, logits, params),
         other => Err(check::unsupported(OP, other)),
     }
 }

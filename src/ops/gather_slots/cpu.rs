@@ -1,16 +1,8 @@
 use candle_core::{Tensor, WithDType};
 
+use super::Plan;
 use crate::error::Result;
 use crate::ops::support::check::lend;
-
-/// Lengths of the axes.
-#[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub n: usize,
-    pub k: usize,
-    pub slots: usize,
-    pub row: usize,
-}
 
 pub(super) fn run<T: WithDType>(
     source: &Tensor,

@@ -1,6 +1,8 @@
 //! Rows picked by index, into slots.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +12,15 @@ use super::support::check::{self, argument};
 use crate::error::Result;
 
 const OP: &str = "gather_slots";
+
+/// Lengths of the axes.
+#[derive(Clone, Copy)]
+struct Plan {
+    n: usize,
+    k: usize,
+    slots: usize,
+    row: usize,
+}
 
 /// Picks the rows of kept slots, and zeroes what lies above the count.
 ///
@@ -22,7 +33,7 @@ const OP: &str = "gather_slots";
 /// | returns | `[N, K]` or `[N, K, F]` | as `source` |
 ///
 /// # Devices
-/// CPU.
+/// CPU; CUDA in one launch.
 ///
 /// # Gradients
 /// None; used on detections and proposals, which are constants.
@@ -40,7 +51,7 @@ pub fn gather_slots(source: &Tensor, index: &Tensor, counts: &Tensor) -> Result<
         _ => return Err(argument(OP, "source", source).shape_error("[N, S] or [N, S, F]")),
     };
     let row: usize = shape[2..].iter().product();
-    let plan = cpu::Plan { n, k, slots, row };
+    let plan = Plan { n, k, slots, row };
     match (source.device(), source.dtype()) {
         (device @ Device::Cpu, DType::F32) => {
             Ok(Tensor::from_vec(cpu::run::<f32>(source, index, counts, plan)?, shape, device)?)
@@ -48,9 +59,15 @@ pub fn gather_slots(source: &Tensor, index: &Tensor, counts: &Tensor) -> Result<
         (device @ Device::Cpu, DType::U32) => {
             Ok(Tensor::from_vec(cpu::run::<u32>(source, index, counts, plan)?, shape, device)?)
         }
-        (Device::Cpu, _) => Err(argument(OP, "source", source)
-            .dtype(DType::F32)
-            .map_or_else(|error| error, |argument| argument.shape_error("f32 or u32 values"))),
+        (_, dtype) if !matches!(dtype, DType::F32 | DType::U32) => {
+            Err(argument(OP, "source", source)
+                .dtype(DType::F32)
+                .map_or_else(|error| error, |argument| argument.shape_error("f32 or u32 values")))
+        }
+        #[cfg(feature = "cuda")]
+        (Device::Cuda(_), DType::F32) => cuda::run::<f32>(source, index, counts, plan, &shape),
+        #[cfg(feature = "cuda")]
+        (Device::Cuda(_), DType::U32) => cuda::run::<u32>(source, index, counts, plan, &shape),
         (other, _) => Err(check::unsupported(OP, other)),
     }
 }

@@ -1,14 +1,15 @@
 //! Linear layer on the CPU: slices in, slices out.
 
 use crate::ops::support::activation::Activation;
+use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
 use crate::ops::support::isa::Isa;
 
 /// Lays out a weight `[O, I]`.
-pub(super) fn prepare(
+pub(super) fn prepare<E: Element>(
     isa: Isa,
-    weight: &[f32],
+    weight: &[E],
     [outputs, inputs]: [usize; 2],
     bias: &[f32],
 ) -> PackedMatrix {
@@ -25,12 +26,12 @@ pub(super) fn prepare(
 }
 
 /// Multiplies `[R, I]` to `[R, O]`.
-pub(super) fn run(
-    input: &[f32],
-    rows: usize,
+pub(super) fn run<E: Element, O: Element>(
+    input: &[E],
+    [rows, inputs]: [usize; 2],
     weights: &PackedMatrix,
     activation: Activation,
-) -> Vec<f32> {
-    let left = PlainRows { values: input, terms: weights.terms() };
+) -> Vec<O> {
+    let left = PlainRows { values: input, numbers: inputs };
     multiply(&left, rows, weights, Epilogue { residual: None, activation })
 }

@@ -1,6 +1,8 @@
 //! Linear layer: a product with weights, bias and activation in the same pass.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -9,9 +11,11 @@ mod tests;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::activation::Activation;
-use super::support::check::{argument, unsupported, with_slice};
+use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
@@ -35,6 +39,8 @@ pub struct PreparedLinear {
 #[derive(Debug, Clone)]
 enum Weights {
     Cpu(Arc<PackedMatrix>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Weights>),
 }
 
 impl PreparedLinear {
@@ -49,7 +55,7 @@ impl PreparedLinear {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
         Self::for_isa(Isa::preferred(), weight, bias)
     }
@@ -67,10 +73,19 @@ impl PreparedLinear {
             .same_device(weight)?
             .shape(&dims[..1], "[O]")?;
         let weights = match weight.device() {
-            Device::Cpu => with_slice::<f32, _>(weight, |weight| {
-                with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
-            })?
-            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
+            Device::Cpu => {
+                let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
+                    DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
+                        cpu::prepare(isa, weight, dims, bias)
+                    }),
+                    _ => {
+                        with_slice::<f32, _>(weight, |weight| cpu::prepare(isa, weight, dims, bias))
+                    }
+                })??;
+                Weights::Cpu(Arc::new(packed))
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
             other => return Err(unsupported(OP, other)),
         };
         let (dtype, device) = (weight.dtype(), weight.device().clone());
@@ -115,7 +130,8 @@ impl PreparedLinear {
 /// | returns | `[R, O]` | that of the weights, or what [`PreparedLinear::with_output`] chose |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as a product of cuBLAS and one
+/// launch. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.
@@ -138,7 +154,7 @@ impl PreparedLinear {
 ///
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
-    let [outputs, inputs] = weights.dims;
+    let [_, inputs] = weights.dims;
     let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[R, {inputs}]");
     let [rows, columns] = checked.dims::<2>(&expected)?;
@@ -147,9 +163,23 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
     }
     checked.on(&weights.device)?;
     match &weights.weights {
-        Weights::Cpu(weights) => {
-            let run = |input: &[f32]| cpu::run(input, rows, weights, activation);
-            Ok(Tensor::from_vec(with_slice(input, run)?, (rows, outputs), input.device())?)
-        }
+        Weights::Cpu(packed) => for_cpu_dtypes!(
+            OP,
+            weights.dtype,
+            weights.output,
+            run_on_cpu(input, [rows, columns], packed, activation)
+        ),
+        #[cfg(feature = "cuda")]
+        Weights::Cuda(layer) => cuda::run(input, layer, activation, weights.output),
     }
+}
+
+fn run_on_cpu<E: Element, O: Element>(
+    input: &Tensor,
+    dims: [usize; 2],
+    weights: &PackedMatrix,
+    activation: Activation,
+) -> Result<Tensor> {
+    let run = |input: &[E]| cpu::run::<E, O>(input, dims, weights, activation);
+    Ok(Tensor::from_vec(with_slice(input, run)?, (dims[0], weights.columns()), &Device::Cpu)?)
 }

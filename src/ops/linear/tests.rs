@@ -1,4 +1,4 @@
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::*;
 use crate::ops::support::testing::{Random, assert_close_relative, values};
@@ -36,6 +36,30 @@ fn agrees_with_the_definition() {
                 let found = linear(&input, &prepared, activation).unwrap();
                 assert_close_relative(&found, &expected, TOLERANCE);
             }
+        }
+    }
+}
+
+/// Sums are in f32 whatever goes in, so only the numbers that go in and out are rounded.
+#[test]
+fn bf16_agrees_with_f32_on_the_same_numbers() {
+    for [rows, inputs, outputs] in [[1, 1, 1], [29, 257, 33], [130, 2101, 70], [14, 64, 32]] {
+        let mut random = Random::new(47);
+        let input = random.tensor(&[rows, inputs]).to_dtype(DType::BF16).unwrap();
+        let weight = random.tensor(&[outputs, inputs]).to_dtype(DType::BF16).unwrap();
+        let bias = random.tensor(&[outputs]);
+        let wide = PreparedLinear::new(&weight.to_dtype(DType::F32).unwrap(), &bias).unwrap();
+        let expected =
+            linear(&input.to_dtype(DType::F32).unwrap(), &wide, Activation::Relu).unwrap();
+        for isa in Isa::available() {
+            let prepared = PreparedLinear::for_isa(isa, &weight, &bias).unwrap();
+            let found = linear(&input, &prepared, Activation::Relu).unwrap();
+            assert_eq!(found.dtype(), DType::BF16);
+            assert_close_relative(&found, &expected, 1.0 / 256.0);
+            let prepared = prepared.with_output(DType::F32);
+            let found = linear(&input, &prepared, Activation::Relu).unwrap();
+            assert_eq!(found.dtype(), DType::F32);
+            assert_close_relative(&found, &expected, TOLERANCE);
         }
     }
 }

@@ -3,15 +3,16 @@
 use rayon::prelude::*;
 
 use super::MaxPool2dParams;
+use crate::ops::support::cpu::element::Element;
 
 /// Pools `[N, H, W, C]` to `[N, Ho, Wo, C]`.
-pub(super) fn run(
-    input: &[f32],
+pub(super) fn run<E: Element>(
+    input: &[E],
     [_, height, width, channels]: [usize; 4],
     [batch, out_height, out_width, _]: [usize; 4],
     params: &MaxPool2dParams,
-) -> Vec<f32> {
-    let mut out = vec![f32::NEG_INFINITY; batch * out_height * out_width * channels];
+) -> Vec<E> {
+    let mut out = vec![E::narrow(f32::NEG_INFINITY); batch * out_height * out_width * channels];
     if out.is_empty() {
         return out;
     }
@@ -37,9 +38,9 @@ fn window(position: usize, size: usize, params: &MaxPool2dParams) -> std::ops::R
 }
 
 /// Raises `out` to `values`; NaN wins over every number.
-fn largest(out: &mut [f32], values: &[f32]) {
+fn largest<E: Element>(out: &mut [E], values: &[E]) {
     for (out, &value) in out.iter_mut().zip(values) {
         // Also true when `value` is NaN; when `out` is NaN already, only another NaN replaces it.
-        *out = if value > *out || value.is_nan() { value } else { *out };
+        *out = if value.widen() > out.widen() || value.widen().is_nan() { value } else { *out };
     }
 }

@@ -1,14 +1,18 @@
 //! Max pooling of channels-last features.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use crate::error::Result;
 
 const OP: &str = "max_pool2d";
@@ -32,11 +36,11 @@ pub struct MaxPool2dParams {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, C]` | f32 |
-/// | returns | `[N, Ho, Wo, C]` | f32 |
+/// | `input` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
+/// | returns | `[N, Ho, Wo, C]` | that of `input` |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -59,7 +63,7 @@ pub struct MaxPool2dParams {
 /// Reference: torch `nn.MaxPool2d`.
 pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
     let MaxPool2dParams { kernel, stride, padding } = *params;
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let checked = argument(OP, "input", input).compute_dtype()?;
     let dims @ [batch, height, width, channels] = checked.dims::<4>("[N, H, W, C]")?;
     if kernel == 0 || stride == 0 || 2 * padding > kernel {
         return Err(checked.shape_error(&format!(
@@ -72,11 +76,23 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
         return Err(checked.shape_error(&format!("H and W of a {kernel}×{kernel} window at least")));
     };
     let out_dims = [batch, out_height, out_width, channels];
-    let values = match input.device() {
-        Device::Cpu => {
-            with_slice::<f32, _>(input, |input| cpu::run(input, dims, out_dims, params))?
+    match input.device() {
+        Device::Cpu if input.dtype() == DType::BF16 => {
+            run_on_cpu::<bf16>(input, dims, out_dims, params)
         }
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+        Device::Cpu => run_on_cpu::<f32>(input, dims, out_dims, params),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(input, dims, out_dims, params),
+        other => Err(unsupported(OP, other)),
+    }
+}
+
+fn run_on_cpu<E: Element>(
+    input: &Tensor,
+    dims: [usize; 4],
+    out_dims: [usize; 4],
+    params: &MaxPool2dParams,
+) -> Result<Tensor> {
+    let values = with_slice::<E, _>(input, |input| cpu::run(input, dims, out_dims, params))?;
+    Ok(Tensor::from_vec(values, &out_dims, &Device::Cpu)?)
 }

@@ -1,4 +1,4 @@
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::*;
 use crate::ops::support::testing::{Random, assert_close, values};
@@ -40,6 +40,16 @@ fn padding_never_wins_and_nan_always_does() {
     check(&damaged, &params(3, 2, 1));
     let pooled = max_pool2d(&damaged, &params(3, 1, 1)).unwrap();
     assert_eq!(values(&pooled).iter().filter(|v| v.is_nan()).count(), 9);
+}
+
+#[test]
+fn bf16_is_pooled_exactly() {
+    let mut random = Random::new(59);
+    let input = random.tensor(&[2, 9, 12, 37]).to_dtype(DType::BF16).unwrap();
+    let found = max_pool2d(&input, &params(3, 2, 1)).unwrap();
+    let expected = max_pool2d(&input.to_dtype(DType::F32).unwrap(), &params(3, 2, 1)).unwrap();
+    assert_eq!(found.dtype(), DType::BF16);
+    assert_eq!(values(&found), values(&expected));
 }
 
 #[test]

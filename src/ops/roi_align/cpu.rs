@@ -11,15 +11,16 @@
 use rayon::prelude::*;
 
 use super::RoiAlignParams;
+use crate::ops::support::cpu::element::Element;
 use crate::ops::support::geometry;
 
 /// Channels summed at a time; the sums fill eight SSE or NEON registers of sixteen.
 const BLOCK: usize = 32;
 
 /// One pyramid level.
-pub(super) struct Map<'a> {
+pub(super) struct Map<'a, E> {
     /// `[N, height, width, C]`.
-    pub values: &'a [f32],
+    pub values: &'a [E],
     /// Rows.
     pub height: usize,
     /// Columns.
@@ -29,16 +30,16 @@ pub(super) struct Map<'a> {
 }
 
 /// Pools all boxes, `[N, K, 4]`; returns `[N·K, output, output, C]`.
-pub(super) fn run(
-    maps: &[Map<'_>],
+pub(super) fn run<E: Element>(
+    maps: &[Map<'_, E>],
     channels: usize,
     boxes: &[f32],
     n_slots: usize,
     counts: &[u32],
     params: &RoiAlignParams,
-) -> Vec<f32> {
+) -> Vec<E> {
     let per_box = params.output * params.output * channels;
-    let mut pooled = vec![0f32; counts.len() * n_slots * per_box];
+    let mut pooled = vec![E::default(); counts.len() * n_slots * per_box];
     if pooled.is_empty() {
         return pooled;
     }
@@ -121,9 +122,9 @@ impl Axis {
 }
 
 /// Sums the weighted features of all taps into a cell of C channels.
-fn sum_taps(
-    cell: &mut [f32],
-    features: &[f32],
+fn sum_taps<E: Element>(
+    cell: &mut [E],
+    features: &[E],
     width: usize,
     rows: &[(usize, f32)],
     columns: &[(usize, f32)],
@@ -138,19 +139,21 @@ fn sum_taps(
                 let weight = row_weight * column_weight;
                 let start = (row * width + column) * channels + b * BLOCK;
                 for (sum, feature) in sums.iter_mut().zip(&features[start..start + BLOCK]) {
-                    *sum += weight * feature;
+                    *sum += weight * feature.widen();
                 }
             }
         }
-        *block = sums;
+        *block = sums.map(E::narrow);
     }
+    let mut sums = [0f32; BLOCK];
     for (row, row_weight) in rows {
         for (column, column_weight) in columns {
             let weight = row_weight * column_weight;
             let start = (row * width + column) * channels + rest_start;
-            for (sum, feature) in rest.iter_mut().zip(&features[start..]) {
-                *sum += weight * feature;
+            for (sum, feature) in sums.iter_mut().zip(&features[start..start + rest.len()]) {
+                *sum += weight * feature.widen();
             }
         }
     }
+    rest.iter_mut().zip(sums).for_each(|(value, sum)| *value = E::narrow(sum));
 }

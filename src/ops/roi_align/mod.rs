@@ -1,14 +1,18 @@
 //! Pools a fixed grid of features from each box, from the pyramid level that suits the box's size.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{DType, Device, Storage, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, lend, unsupported};
+use super::support::cpu::element::Element;
 use crate::error::{Error, Result};
 
 const OP: &str = "roi_align";
@@ -95,20 +99,22 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32 | |
+/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32, bf16; f16 on CUDA; one for all | |
 /// | `boxes` | `[N, K, 4]` | f32 | pixels of the resized image, xyxy |
 /// | `counts` | `[N]` | u32 | valid slots per image, ≤ K |
-/// | returns | `[N·K, output, output, C]` | f32 | image after image; 0 above the counts |
+/// | returns | `[N·K, output, output, C]` | that of `levels` | image after image; 0 above the counts |
 ///
 /// # Devices
-/// CPU. O(N·K·output²·sampling²·C) time; no scratch but a list of samples per thread.
+/// CPU, with no scratch but a list of samples per thread; CUDA, in one launch without scratch, for at most 8 levels.
+/// O(N·K·output²·sampling²·C) time. Every box has the same level on every device.
 ///
 /// # Gradients
 /// None.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`] or [`Error::Device`] when the arguments don't fit the table or each other;
-/// [`Error::Config`] for a grid of no cells or no samples, or a scale that is no positive number;
+/// [`Error::Config`] for a grid of no cells or no samples, a scale or canonical size that is no positive number, a
+/// canonical level that is none, or too many levels for CUDA;
 /// [`Error::Unsupported`] on other devices.
 ///
 /// # Example
@@ -133,32 +139,44 @@ pub fn roi_align(
     params: &RoiAlignParams,
 ) -> Result<Tensor> {
     let [n_images, n_slots, channels] = check(levels, boxes, counts, params)?;
+    let dims = [n_images, n_slots, channels];
     match boxes.device() {
-        Device::Cpu => {
-            let levels: Vec<Tensor> = levels
-                .iter()
-                .map(|level| level.contiguous())
-                .collect::<candle_core::Result<_>>()?;
-            let storages: Vec<_> = levels.iter().map(Tensor::storage_and_layout).collect();
-            let mut maps = Vec::with_capacity(levels.len());
-            for ((level, (storage, layout)), scale) in
-                levels.iter().zip(&storages).zip(&params.spatial_scales)
-            {
-                let Storage::Cpu(cpu) = &**storage else {
-                    return Err(unsupported(OP, level.device()));
-                };
-                let (_, height, width, _) = level.dims4()?;
-                let values = &cpu.as_slice::<f32>()?[layout.start_offset()..];
-                maps.push(cpu::Map { values, height, width, scale: *scale });
-            }
-            let device = boxes.device();
-            lend!(boxes: f32, counts: u32);
-            let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
-            let shape = (n_images * n_slots, params.output, params.output, channels);
-            Ok(Tensor::from_vec(pooled, shape, device)?)
+        Device::Cpu if levels[0].dtype() == DType::BF16 => {
+            run_on_cpu::<bf16>(levels, boxes, counts, params, dims)
         }
+        Device::Cpu => run_on_cpu::<f32>(levels, boxes, counts, params, dims),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(levels, channels, boxes, counts, params),
         other => Err(unsupported(OP, other)),
     }
+}
+
+fn run_on_cpu<E: Element>(
+    levels: &[&Tensor],
+    boxes: &Tensor,
+    counts: &Tensor,
+    params: &RoiAlignParams,
+    [n_images, n_slots, channels]: [usize; 3],
+) -> Result<Tensor> {
+    let levels: Vec<Tensor> =
+        levels.iter().map(|level| level.contiguous()).collect::<candle_core::Result<_>>()?;
+    let storages: Vec<_> = levels.iter().map(Tensor::storage_and_layout).collect();
+    let mut maps = Vec::with_capacity(levels.len());
+    for ((level, (storage, layout)), scale) in
+        levels.iter().zip(&storages).zip(&params.spatial_scales)
+    {
+        let Storage::Cpu(cpu) = &**storage else {
+            return Err(unsupported(OP, level.device()));
+        };
+        let (_, height, width, _) = level.dims4()?;
+        let values = &cpu.as_slice::<E>()?[layout.start_offset()..];
+        maps.push(cpu::Map { values, height, width, scale: *scale });
+    }
+    let device = boxes.device();
+    lend!(boxes: f32, counts: u32);
+    let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
+    let shape = (n_images * n_slots, params.output, params.output, channels);
+    Ok(Tensor::from_vec(pooled, shape, device)?)
 }
 
 /// Checks all arguments; returns N, K and C.
@@ -180,7 +198,9 @@ fn check(
         .shape(&[n_images], "[N]")?;
     let mut channels = None;
     for level in levels {
-        let level = argument(OP, "levels", level).dtype(DType::F32)?.same_device(boxes)?;
+        let dtype = levels[0].dtype();
+        let level =
+            argument(OP, "levels", level).compute_dtype()?.dtype(dtype)?.same_device(boxes)?;
         let expected = "[N, H, W, C], with the N of the boxes, one C, and at least one cell";
         let [n, height, width, c] = level.dims(expected)?;
         let same_channels = *channels.get_or_insert(c) == c;
@@ -204,6 +224,14 @@ fn check(
             return Err(fault("spatial_scales", format!("{scales:?}"), expected));
         }
     };
+    for (field, value, usable) in [
+        ("canonical_size", params.canonical_size, params.canonical_size > 0.0),
+        ("canonical_level", params.canonical_level, true),
+    ] {
+        if !usable || !value.is_finite() {
+            return Err(fault(field, value.to_string(), "a positive number".to_owned()));
+        }
+    }
     for (field, value) in [("output", params.output), ("sampling", params.sampling)] {
         if value == 0 {
             return Err(fault(field, "0".to_owned(), "at least 1".to_owned()));

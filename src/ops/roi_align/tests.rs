@@ -278,3 +278,18 @@ fn wrong_arguments_are_named() {
     }
     assert!(roi_align(&[], &boxes, &counts, &RoiAlignParams::new(2, 2, vec![])).is_err());
 }
+#[test]
+fn bf16_features_are_rounded_once() {
+    let mut random = Random::new(71);
+    // 37 channels: a whole block of sums and a rest.
+    let map = random.tensor(&[1, 20, 30, 37]).to_dtype(DType::BF16).unwrap();
+    let boxes = random.boxes(9, 30.0, 20.0);
+    let boxes = boxes_tensor(&boxes, (1, 9, 4));
+    let counts = Tensor::new(&[9u32], &Device::Cpu).unwrap();
+    let params = RoiAlignParams::new(7, 2, vec![1.0]);
+    let found = roi_align(&[&map], &boxes, &counts, &params).unwrap();
+    let wide = map.to_dtype(DType::F32).unwrap();
+    let expected = roi_align(&[&wide], &boxes, &counts, &params).unwrap();
+    assert_eq!(found.dtype(), DType::BF16);
+    assert_eq!(values(&found), values(&expected.to_dtype(DType::BF16).unwrap()));
+}

@@ -1,5 +1,7 @@
 //! Boxes from the pixels of the resized image to those of the original.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +22,7 @@ const OP: &str = "scale_boxes";
 /// | returns | `[N, K, 4]` | f32 | xyxy pixels |
 ///
 /// # Devices
-/// CPU. The factors travel as numbers, not as a tensor.
+/// CPU; CUDA in one launch for 32 images. The factors travel as numbers, not as a tensor.
 ///
 /// # Gradients
 /// None; detections are not trained through.
@@ -50,6 +52,8 @@ pub fn scale_boxes(boxes: &Tensor, factors: &[(f32, f32)]) -> Result<Tensor> {
             })?;
             Ok(Tensor::from_vec(scaled, (n, k, 4), device)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(boxes, factors),
         other => Err(check::unsupported(OP, other)),
     }
 }

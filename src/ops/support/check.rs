@@ -34,7 +34,10 @@ impl<'a> Argument<'a> {
 
     /// Requires a dtype that layers can compute in on the tensor's device.
     pub fn compute_dtype(self) -> Result<Self> {
-        self.dtype(DType::F32)
+        match (self.tensor.device(), self.tensor.dtype()) {
+            (Device::Cuda(_), DType::F16 | DType::BF16) | (Device::Cpu, DType::BF16) => Ok(self),
+            _ => self.dtype(DType::F32),
+        }
     }
 
     /// Requires the device of another argument.
@@ -118,6 +121,26 @@ pub(crate) fn with_slice<T: WithDType, R>(
     lend!(tensor: T);
     Ok(use_values(tensor))
 }
+
+/// Runs a CPU kernel that is generic over the types of numbers in features and results, for the types at hand: f32 in
+/// both, or bf16 in features and either in results.
+macro_rules! for_cpu_dtypes {
+    ($op:expr, $dtype:expr, $output:expr, $run:ident($($argument:expr),*)) => {
+        match ($dtype, $output) {
+            (candle_core::DType::F32, candle_core::DType::F32) => $run::<f32, f32>($($argument),*),
+            (candle_core::DType::BF16, candle_core::DType::BF16) => {
+                $run::<half::bf16, half::bf16>($($argument),*)
+            }
+            (candle_core::DType::BF16, candle_core::DType::F32) => {
+                $run::<half::bf16, f32>($($argument),*)
+            }
+            (expected, found) => {
+                Err($crate::Error::DType { op: $op, argument: "output", expected, found })
+            }
+        }
+    };
+}
+pub(crate) use for_cpu_dtypes;
 
 /// Like [`with_slice`], for an argument that may be absent.
 pub(crate) fn with_optional_slice<T: candle_core::WithDType, R>(

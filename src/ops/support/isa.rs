@@ -13,6 +13,19 @@ use super::cpu::simd::{Job, Portable, Simd};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Avx512(());
 
+/// Proof that the processor has what [`Avx512`] says, and products of bf16 pairs.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Avx512Bf16(Avx512);
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512Bf16 {
+    /// The rest of the instructions.
+    pub fn avx512(self) -> Avx512 {
+        self.0
+    }
+}
+
 /// Proof that the processor has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +39,8 @@ pub(crate) struct Neon(());
 /// An instruction set that this machine can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512Bf16),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
@@ -46,6 +61,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512bw");
             if avx512 {
+                if is_x86_feature_detected!("avx512bf16") {
+                    found.push(Self::Avx512Bf16(Avx512Bf16(Avx512(()))));
+                }
                 found.push(Self::Avx512(Avx512(())));
             }
             found.push(Self::Avx2(Avx2(())));
@@ -59,7 +77,7 @@ impl Isa {
     }
 
     /// The instruction set to use: the fastest, or the one named by the environment variable `CANDLE_DETECTION_ISA`
-    /// (`avx512`, `avx2`, `neon`, `portable`) if the machine has it.
+    /// (`avx512bf16`, `avx512`, `avx2`, `neon`, `portable`) if the machine has it.
     pub fn preferred() -> Self {
         static PREFERRED: OnceLock<Isa> = OnceLock::new();
         *PREFERRED.get_or_init(|| {
@@ -70,9 +88,20 @@ impl Isa {
         })
     }
 
+    /// The instructions for pairs of bf16, if the processor has them.
+    #[cfg(target_arch = "x86_64")]
+    pub fn bf16_pairs(self) -> Option<Avx512Bf16> {
+        match self {
+            Self::Avx512Bf16(simd) => Some(simd),
+            _ => None,
+        }
+    }
+
     /// Name in lower case, as the environment variable has it.
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(_) => "avx512bf16",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -86,6 +115,8 @@ impl Isa {
     /// Runs a job with this instruction set.
     pub fn run<J: Job>(self, job: J) -> J::Output {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(simd) => simd.avx512().run(job),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]

@@ -3,9 +3,12 @@
 pub(crate) mod activation;
 pub(crate) mod check;
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod order;
 pub(crate) mod parallel;
+pub(crate) mod paste;
 #[cfg(test)]
 pub(crate) mod testing;

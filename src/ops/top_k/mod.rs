@@ -1,6 +1,8 @@
 //! The best anchors of every pyramid level.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -35,14 +37,16 @@ pub struct TopK {
 /// | returns | `[N, S]` each, `S = Σ min(k, A_l)` | see [`TopK`] |
 ///
 /// # Devices
-/// CPU: O(A + k log k), in parallel over images and segments.
+/// CPU: O(A + k log k), in parallel over images and segments. CUDA: at most 8 segments; two launches, a radix selection
+/// of O(A) and a ranking of O(k²), with no limit on A or k.
 ///
 /// # Gradients
 /// None; the values are returned for convenience and cut off from the graph.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType),
-/// [`Error::Device`](crate::Error::Device) or [`Error::Unsupported`](crate::Error::Unsupported).
+/// [`Error::Device`](crate::Error::Device) or [`Error::Unsupported`](crate::Error::Unsupported);
+/// [`Error::Config`](crate::Error::Config) for too many segments.
 ///
 /// # Example
 /// ```
@@ -78,6 +82,8 @@ pub fn top_k(segments: &[&Tensor], k: usize) -> Result<TopK> {
                 segment: Tensor::from_vec(best.segment, shape, device)?,
             })
         }
+        #[cfg(feature = "cuda")]
+        device @ Device::Cuda(_) => cuda::run(segments, n, k, device),
         other => Err(check::unsupported(OP, other)),
     }
 }

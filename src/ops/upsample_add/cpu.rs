@@ -2,17 +2,18 @@
 
 use rayon::prelude::*;
 
+use crate::ops::support::cpu::element::Element;
+
 /// Adds `coarse` `[N, h, w, C]`, enlarged by the index tables, to `lateral` `[N, H, W, C]`.
-pub(super) fn run(
-    coarse: &[f32],
-    coarse_width: usize,
-    coarse_height: usize,
-    lateral: &[f32],
+pub(super) fn run<E: Element>(
+    coarse: &[E],
+    [coarse_height, coarse_width]: [usize; 2],
+    lateral: &[E],
     channels: usize,
     rows: &[usize],
     columns: &[usize],
-) -> Vec<f32> {
-    let mut out = vec![0.0; lateral.len()];
+) -> Vec<E> {
+    let mut out = vec![E::default(); lateral.len()];
     if out.is_empty() {
         return out;
     }
@@ -26,7 +27,7 @@ pub(super) fn run(
             for ((out, lateral), &column) in pixels.zip(columns) {
                 let coarse = &coarse[column * channels..][..channels];
                 for ((out, a), b) in out.iter_mut().zip(lateral).zip(coarse) {
-                    *out = a + b;
+                    *out = E::narrow(a.widen() + b.widen());
                 }
             }
         },

@@ -1,14 +1,18 @@
 //! The top-down step of a feature pyramid: a coarse map enlarged to a fine one's size, plus the fine one.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::support::check::{argument, unsupported, with_slice};
+use super::support::cpu::element::Element;
 use crate::error::Result;
 
 const OP: &str = "upsample_add";
@@ -21,12 +25,12 @@ const OP: &str = "upsample_add";
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `coarse` | `[N, h, w, C]` | f32 |
-/// | `lateral` | `[N, H, W, C]` | f32 |
-/// | returns | `[N, H, W, C]` | f32 |
+/// | `coarse` | `[N, h, w, C]` | that of `lateral` |
+/// | `lateral` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
+/// | returns | `[N, H, W, C]` | that of `lateral` |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -37,7 +41,7 @@ const OP: &str = "upsample_add";
 ///
 /// # Example
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{Device, Tensor};
 /// use candle_detection::ops::upsample_add;
 ///
 /// let coarse = Tensor::new(&[1f32, 2.0], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
@@ -49,9 +53,9 @@ const OP: &str = "upsample_add";
 ///
 /// Reference: torch `nn.functional.interpolate`; torchvision `ops/feature_pyramid_network.py`; Lin et al. 2017.
 pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
-    let checked = argument(OP, "lateral", lateral).dtype(DType::F32)?;
+    let checked = argument(OP, "lateral", lateral).compute_dtype()?;
     let [batch, height, width, channels] = checked.dims::<4>("[N, H, W, C]")?;
-    let checked = argument(OP, "coarse", coarse).dtype(DType::F32)?.same_device(lateral)?;
+    let checked = argument(OP, "coarse", coarse).dtype(lateral.dtype())?.same_device(lateral)?;
     let expected = format!("[{batch}, h, w, {channels}]");
     let [coarse_batch, coarse_height, coarse_width, coarse_channels] =
         checked.dims::<4>(&expected)?;
@@ -59,31 +63,35 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
     if [coarse_batch, coarse_channels] != [batch, channels] || empty {
         return Err(checked.shape_error(&expected));
     }
-    let values = match lateral.device() {
-        Device::Cpu => {
-            let rows = nearest(coarse_height, height);
-            let columns = nearest(coarse_width, width);
-            with_slice::<f32, _>(coarse, |coarse| {
-                with_slice::<f32, _>(lateral, |lateral| {
-                    cpu::run(
-                        coarse,
-                        coarse_width,
-                        coarse_height,
-                        lateral,
-                        channels,
-                        &rows,
-                        &columns,
-                    )
-                })
-            })??
-        }
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, (batch, height, width, channels), lateral.device())?)
+    match lateral.device() {
+        Device::Cpu if lateral.dtype() == DType::BF16 => run_on_cpu::<bf16>(coarse, lateral),
+        Device::Cpu => run_on_cpu::<f32>(coarse, lateral),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(coarse, lateral),
+        other => Err(unsupported(OP, other)),
+    }
+}
+
+/// Coarse cells per fine one.
+fn ratio(coarse: usize, fine: usize) -> f32 {
+    coarse as f32 / fine as f32
+}
+
+fn run_on_cpu<E: Element>(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
+    let (_, coarse_height, coarse_width, channels) = coarse.dims4()?;
+    let (_, height, width, _) = lateral.dims4()?;
+    let (rows, columns) = (nearest(coarse_height, height), nearest(coarse_width, width));
+    let size = [coarse_height, coarse_width];
+    let values = with_slice::<E, _>(coarse, |coarse| {
+        with_slice::<E, _>(lateral, |lateral| {
+            cpu::run(coarse, size, lateral, channels, &rows, &columns)
+        })
+    })??;
+    Ok(Tensor::from_vec(values, lateral.dims(), &Device::Cpu)?)
 }
 
 /// For each fine index, the coarse index that it takes its value from.
 fn nearest(coarse: usize, fine: usize) -> Vec<usize> {
-    let ratio = coarse as f32 / fine as f32;
+    let ratio = ratio(coarse, fine);
     (0..fine).map(|i| ((i as f32 * ratio).floor() as usize).min(coarse.saturating_sub(1))).collect()
 }

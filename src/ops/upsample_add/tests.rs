@@ -1,4 +1,4 @@
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::*;
 use crate::ops::support::testing::{Random, assert_close, values};
@@ -28,6 +28,19 @@ fn rounds_its_ratio_as_the_reference_does() {
     assert_eq!(nearest(3, 7), [0, 0, 0, 1, 1, 2, 2]);
     assert_eq!(nearest(25, 50), (0..50).map(|i| i / 2).collect::<Vec<_>>());
     assert_eq!(nearest(5, 3), [0, 1, 3]);
+}
+
+#[test]
+fn bf16_is_rounded_once() {
+    let mut random = Random::new(61);
+    let coarse = random.tensor(&[1, 4, 9, 17]).to_dtype(DType::BF16).unwrap();
+    let lateral = random.tensor(&[1, 7, 17, 17]).to_dtype(DType::BF16).unwrap();
+    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap();
+    let expected = upsample_add(&wide(&coarse), &wide(&lateral)).unwrap();
+    let found = upsample_add(&coarse, &lateral).unwrap();
+    assert_eq!(found.dtype(), DType::BF16);
+    assert_eq!(values(&found), values(&expected.to_dtype(DType::BF16).unwrap()));
+    assert!(upsample_add(&wide(&coarse), &lateral).is_err());
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod unfold;
 mod winograd;
 
 use super::Conv2dParams;
+use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
 use crate::ops::support::isa::Isa;
@@ -56,10 +57,10 @@ pub(in crate::ops::conv2d) enum Weights {
 
 impl Weights {
     /// Lays out a weight `[O, I, kh, kw]`.
-    pub fn new(
+    pub fn new<E: Element>(
         isa: Isa,
         algorithm: Algorithm,
-        weight: &[f32],
+        weight: &[E],
         dims: [usize; 4],
         bias: &[f32],
         params: Conv2dParams,
@@ -93,19 +94,19 @@ impl Weights {
 }
 
 /// Convolves an input `[N, H, W, I]` to `[N, Ho, Wo, O]`.
-pub(super) fn run(
-    input: &[f32],
+pub(super) fn run<E: Element, O: Element>(
+    input: &[E],
     dims: [usize; 4],
     out_dims: [usize; 4],
     weights: &Weights,
     epilogue: Epilogue<'_>,
-) -> Vec<f32> {
+) -> Vec<O> {
     match weights {
         Weights::Direct { matrix, window, params } => {
             let rows = out_dims[..3].iter().product();
             let side_by_side = Conv2dParams { stride: 1, padding: 0 };
             if *window == [1, 1] && *params == side_by_side {
-                let left = PlainRows { values: input, terms: dims[3] };
+                let left = PlainRows { values: input, numbers: dims[3] };
                 return multiply(&left, rows, matrix, epilogue);
             }
             let windows = unfold::Windows {

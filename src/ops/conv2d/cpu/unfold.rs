@@ -1,13 +1,14 @@
 //! The windows of a convolution as rows of a matrix.
 
 use super::Conv2dParams;
-use crate::ops::support::cpu::product::{Rows, copy};
+use crate::ops::support::cpu::element::{Element, Term};
+use crate::ops::support::cpu::product::Rows;
 use crate::ops::support::cpu::simd::Simd;
 
 /// One row per output pixel, with the values of its window in the order `(dy, dx, channel)`; zeros outside of the input.
 #[derive(Debug)]
-pub(super) struct Windows<'a> {
-    pub input: &'a [f32],
+pub(super) struct Windows<'a, E> {
+    pub input: &'a [E],
     /// `[N, H, W, C]` of the input.
     pub dims: [usize; 4],
     /// `[Ho, Wo]`.
@@ -16,15 +17,21 @@ pub(super) struct Windows<'a> {
     pub params: Conv2dParams,
 }
 
-impl Rows for Windows<'_> {
+impl<E: Element> Rows for Windows<'_, E> {
+    type Element = E;
+
+    fn numbers(&self) -> usize {
+        self.window[0] * self.window[1] * self.dims[3]
+    }
+
     #[inline(always)]
-    fn gather<S: Simd>(
+    fn gather<S: Simd, T: Term<E>>(
         &self,
         simd: S,
         row: usize,
-        first_term: usize,
-        terms: usize,
-        left: &mut [f32],
+        first: usize,
+        n: usize,
+        left: &mut [T],
     ) {
         let [_, height, width, channels] = self.dims;
         let [out_height, out_width] = self.out_size;
@@ -36,38 +43,38 @@ impl Rows for Windows<'_> {
         // Values of one line of the window lie side by side.
         let line = self.window[1] * channels;
         let inside = left_edge >= 0 && left_edge as usize + self.window[1] <= width;
-        let mut term = first_term;
-        let end = first_term + terms;
+        let mut at = first;
+        let end = first + n;
         let mut rest = left;
-        while term < end {
-            let (dy, in_line) = (term / line, term % line);
+        while at < end {
+            let (dy, in_line) = (at / line, at % line);
             let source_y = top + dy as isize;
             let n = if source_y < 0 || source_y as usize >= height {
-                let n = (line - in_line).min(end - term);
-                rest[..n].fill(0.0);
+                let n = (line - in_line).min(end - at);
+                rest[..n].fill(T::default());
                 n
             } else {
                 let line_start = (image * height + source_y as usize) * width;
                 if inside {
-                    let n = (line - in_line).min(end - term);
+                    let n = (line - in_line).min(end - at);
                     let start = (line_start + left_edge as usize) * channels + in_line;
-                    copy(simd, &self.input[start..start + n], rest);
+                    T::copy(simd, &self.input[start..start + n], rest);
                     n
                 } else {
                     let (dx, channel) = (in_line / channels, in_line % channels);
-                    let n = (channels - channel).min(end - term);
+                    let n = (channels - channel).min(end - at);
                     let source_x = left_edge + dx as isize;
                     if source_x < 0 || source_x as usize >= width {
-                        rest[..n].fill(0.0);
+                        rest[..n].fill(T::default());
                     } else {
                         let start = (line_start + source_x as usize) * channels + channel;
-                        copy(simd, &self.input[start..start + n], rest);
+                        T::copy(simd, &self.input[start..start + n], rest);
                     }
                     n
                 }
             };
             rest = &mut rest[n..];
-            term += n;
+            at += n;
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Weights in the order in which the kernel reads them.
 
+use candle_core::DType;
+use half::bf16;
 use rayon::prelude::*;
 
-use super::kernel::panel_columns;
+use super::element::Element;
+use super::kernel::{Kernel, panel_columns};
 use super::memory::AlignedBuffer;
 use super::simd::{Job, Simd};
 use crate::ops::support::isa::Isa;
@@ -10,8 +13,8 @@ use crate::ops::support::isa::Isa;
 /// Where the entries of a weight matrix lie: that of term `(tap, input)` and column `output` at
 /// `tap · tap_stride + input · input_stride + output · output_stride`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Source<'a> {
-    pub values: &'a [f32],
+pub(crate) struct Source<'a, E> {
+    pub values: &'a [E],
     pub taps: usize,
     pub inputs: usize,
     pub outputs: usize,
@@ -21,38 +24,44 @@ pub(crate) struct Source<'a> {
 }
 
 /// A weight matrix `[terms, columns]` in panels: `[columns / panel width, terms, panel width]`, the last one filled up
-/// with zeros, and a bias per column. The panel width belongs to an instruction set.
+/// with zeros, and a bias per column. The panel width belongs to an instruction set. Where there is a kernel for pairs of
+/// bf16, a pair is one term; elsewhere, bf16 are widened.
 #[derive(Debug)]
 pub(crate) struct PackedMatrix {
     isa: Isa,
+    kernel: Kernel,
     terms: usize,
     columns: usize,
-    panel_columns: usize,
-    tile_rows: usize,
+    tile: TileSize,
     panels: AlignedBuffer,
     bias: Vec<f32>,
 }
 
 impl PackedMatrix {
-    /// Packs a matrix. Term `tap · inputs + input` comes first by tap, then by input.
-    pub fn new(isa: Isa, source: Source<'_>, bias: &[f32]) -> Self {
-        let (terms, columns) = (source.taps * source.inputs, source.outputs);
-        let TileSize { rows: tile_rows, columns: width } = isa.run(TileSizeOf);
-        let mut panels = AlignedBuffer::zeros(columns.div_ceil(width) * terms * width);
-        panels.values_mut().par_chunks_exact_mut(terms * width).enumerate().for_each(
-            |(panel, values)| {
-                let outputs = panel * width..columns.min((panel + 1) * width);
-                for (tap, values) in values.chunks_exact_mut(source.inputs * width).enumerate() {
-                    for (lane, output) in outputs.clone().enumerate() {
-                        let start = tap * source.tap_stride + output * source.output_stride;
-                        let column = source.values[start..].iter().step_by(source.input_stride);
-                        let places = values[lane..].iter_mut().step_by(width);
-                        places.zip(column).for_each(|(place, value)| *place = *value);
-                    }
-                }
-            },
-        );
-        Self { isa, terms, columns, panel_columns: width, tile_rows, panels, bias: bias.to_vec() }
+    /// Packs a matrix. Number `tap · inputs + input` of a row comes first by tap, then by input.
+    pub fn new<E: Element>(isa: Isa, source: Source<'_, E>, bias: &[f32]) -> Self {
+        let kernel = kernel::<E>(isa);
+        let (terms, columns) =
+            ((source.taps * source.inputs).div_ceil(kernel.numbers()), source.outputs);
+        let tile = isa.run(TileSizeOf);
+        let mut panels =
+            AlignedBuffer::zeros(columns.div_ceil(tile.columns) * terms * tile.columns);
+        match kernel {
+            Kernel::Values => {
+                pack(source, panels.values_mut(), terms, tile.columns, 1, Element::widen);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Pairs(_) => {
+                let to_bf16 = |value: E| bf16::narrow(value.widen());
+                pack(source, panels.pairs_mut(), terms, tile.columns, 2, to_bf16);
+            }
+        }
+        Self { isa, kernel, terms, columns, tile, panels, bias: bias.to_vec() }
+    }
+
+    /// What a term is.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
     }
 
     /// The instruction set whose kernel reads this matrix.
@@ -72,17 +81,17 @@ impl PackedMatrix {
 
     /// Columns of a panel.
     pub fn panel_columns(&self) -> usize {
-        self.panel_columns
+        self.tile.columns
     }
 
     /// Rows of the kernel's tile.
     pub fn tile_rows(&self) -> usize {
-        self.tile_rows
+        self.tile.rows
     }
 
     /// Values from a panel to the next.
     pub fn panel_stride(&self) -> usize {
-        self.terms * self.panel_columns
+        self.terms * self.tile.columns
     }
 
     /// All panels.
@@ -94,6 +103,42 @@ impl PackedMatrix {
     pub fn bias(&self) -> &[f32] {
         &self.bias
     }
+}
+
+/// The kernel for weights of a type.
+fn kernel<E: Element>(isa: Isa) -> Kernel {
+    #[cfg(target_arch = "x86_64")]
+    if let (DType::BF16, Some(proof)) = (E::DTYPE, isa.bf16_pairs()) {
+        return Kernel::Pairs(proof);
+    }
+    let _ = isa;
+    Kernel::Values
+}
+
+/// Writes panels of `terms` terms with `numbers` numbers each; the numbers of a term lie side by side.
+fn pack<E: Element, T: Send>(
+    source: Source<'_, E>,
+    panels: &mut [T],
+    terms: usize,
+    width: usize,
+    numbers: usize,
+    convert: impl Fn(E) -> T + Sync,
+) {
+    let Source { taps, inputs, outputs, .. } = source;
+    let panels = panels.par_chunks_exact_mut(terms * width * numbers).with_max_len(1);
+    panels.enumerate().for_each(|(panel, values)| {
+        for (lane, output) in (panel * width..outputs.min((panel + 1) * width)).enumerate() {
+            for tap in 0..taps {
+                let start = tap * source.tap_stride + output * source.output_stride;
+                let column = source.values[start..].iter().step_by(source.input_stride);
+                for (input, value) in column.take(inputs).enumerate() {
+                    let number = tap * inputs + input;
+                    let place = number / numbers * width + lane;
+                    values[place * numbers + number % numbers] = convert(*value);
+                }
+            }
+        }
+    });
 }
 
 /// The tile of sums that the kernel of an instruction set computes at once.

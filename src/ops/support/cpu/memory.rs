@@ -2,6 +2,10 @@
 
 use std::cell::Cell;
 
+use half::bf16;
+
+use super::element::{Element, Pointer, Term};
+
 /// One cache line, so that vectors of packed data never straddle two.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
@@ -34,6 +38,22 @@ impl AlignedBuffer {
         // SAFETY: a `Line` is 16 f32 without padding, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
     }
+}
+
+impl AlignedBuffer {
+    /// The memory as pairs of bf16.
+    pub fn pairs_mut(&mut self) -> &mut [bf16] {
+        let n = 32 * self.lines.len();
+        // SAFETY: a `Line` is as large as 32 bf16, all of whose bit patterns are values, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
+    }
+}
+
+/// Numbers of a kernel as values that need not be f32.
+pub(crate) fn as_terms<E, T: Term<E>>(values: &mut [f32]) -> &mut [T] {
+    let n = size_of_val(values) / size_of::<T>();
+    // SAFETY: a term is a number without padding, at most as large and as aligned as an f32.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), n) }
 }
 
 /// Scratch that belongs to this thread, until it is dropped. What it holds at first is left from earlier use.
@@ -75,45 +95,29 @@ impl Drop for Scratch {
 
 /// Memory of an output, which tasks fill side by side.
 #[derive(Debug)]
-pub(crate) struct Output {
-    values: Vec<f32>,
+pub(crate) struct Output<E> {
+    values: Vec<E>,
     len: usize,
 }
 
-/// A pointer into an [`Output`] that tasks may share.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OutputPointer(*mut f32);
-
-// SAFETY: it is only a place; each use of it is unsafe by itself, and has to make sure that places don't overlap.
-unsafe impl Send for OutputPointer {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for OutputPointer {}
-
-impl OutputPointer {
-    /// The first value.
-    pub fn get(self) -> *mut f32 {
-        self.0
-    }
-}
-
-impl Output {
+impl<E: Element> Output<E> {
     /// Memory for `len` values, not initialized.
     pub fn new(len: usize) -> Self {
-        let values = Vec::<f32>::with_capacity(len);
-        advise_huge_pages(values.as_ptr().cast(), len * size_of::<f32>());
+        let values = Vec::<E>::with_capacity(len);
+        advise_huge_pages(values.as_ptr().cast(), len * size_of::<E>());
         Self { values, len }
     }
 
     /// Where the values belong.
-    pub fn pointer(&mut self) -> OutputPointer {
-        OutputPointer(self.values.as_mut_ptr())
+    pub fn pointer(&mut self) -> Pointer {
+        E::pointer(self.values.as_mut_ptr())
     }
 
     /// The values.
     ///
     /// # Safety
     /// All of them have been written.
-    pub unsafe fn finish(mut self) -> Vec<f32> {
+    pub unsafe fn finish(mut self) -> Vec<E> {
         // SAFETY: the capacity is at least `len`, and the caller vouches for the values.
         unsafe { self.values.set_len(self.len) };
         self.values

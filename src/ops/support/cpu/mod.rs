@@ -4,6 +4,7 @@
 //! its left side into thread-local scratch ([`memory`]), and multiplies them tile by tile ([`kernel`]). Tasks run on the
 //! current rayon pool, and none of them starts others.
 
+pub(crate) mod element;
 pub(crate) mod kernel;
 pub(crate) mod matrix;
 pub(crate) mod memory;

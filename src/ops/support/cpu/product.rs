@@ -10,11 +10,14 @@
 //! The rows are gathered even if they lie side by side already: the kernel wants them at a constant distance, and a copy
 //! of what is multiplied with 64 columns or more costs at most 3 % of the product.
 
+use std::marker::PhantomData;
+
 use rayon::prelude::*;
 
-use super::kernel::{Block, DEPTH, Finish, LEFT_STRIDE, Start};
+use super::element::{Element, Pointer, Term, Values};
+use super::kernel::{Block, DEPTH, Finish, Kernel, LEFT_STRIDE, Start};
 use super::matrix::PackedMatrix;
-use super::memory::{OutputPointer, Scratch};
+use super::memory::{Output, Scratch, as_terms};
 use super::simd::{Job, Simd};
 use crate::ops::support::activation::Activation;
 use crate::ops::support::parallel::{Grid, split};
@@ -23,96 +26,89 @@ use crate::ops::support::parallel::{Grid, split};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epilogue<'a> {
     /// Added before the activation, as many values as the output has.
-    pub residual: Option<&'a [f32]>,
+    pub residual: Option<Values<'a>>,
     pub activation: Activation,
 }
 
 /// The left side of a product.
 pub(crate) trait Rows: Sync {
-    /// Writes terms `first_term..first_term + terms` of row `row` to the start of `left`, which has at least
-    /// [`Simd::LANES`] more values; what is written there does not matter. Implementations are `#[inline(always)]`.
-    fn gather<S: Simd>(
+    /// Type of the numbers.
+    type Element: Element;
+
+    /// Writes numbers `first..first + n` of row `row` to the start of `left`, which has at least [`Simd::LANES`] more
+    /// places; what is written there does not matter. Implementations are `#[inline(always)]`.
+    fn gather<S: Simd, T: Term<Self::Element>>(
         &self,
         simd: S,
         row: usize,
-        first_term: usize,
-        terms: usize,
-        left: &mut [f32],
+        first: usize,
+        n: usize,
+        left: &mut [T],
     );
+
+    /// Numbers in a row.
+    fn numbers(&self) -> usize;
 }
 
 /// Rows that lie side by side.
 #[derive(Debug)]
-pub(crate) struct PlainRows<'a> {
-    pub values: &'a [f32],
-    /// Values in a row.
-    pub terms: usize,
+pub(crate) struct PlainRows<'a, E> {
+    pub values: &'a [E],
+    /// Numbers in a row.
+    pub numbers: usize,
 }
 
-impl Rows for PlainRows<'_> {
+impl<E: Element> Rows for PlainRows<'_, E> {
+    type Element = E;
+
     #[inline(always)]
-    fn gather<S: Simd>(
+    fn gather<S: Simd, T: Term<E>>(
         &self,
         simd: S,
         row: usize,
-        first_term: usize,
-        terms: usize,
-        left: &mut [f32],
+        first: usize,
+        n: usize,
+        left: &mut [T],
     ) {
-        copy(simd, &self.values[row * self.terms + first_term..][..terms], left);
+        T::copy(simd, &self.values[row * self.numbers + first..][..n], left);
     }
-}
 
-/// Copies all of `from` to the start of `to`, which has at least [`Simd::LANES`] more values; some of these are
-/// overwritten.
-#[inline(always)]
-pub(crate) fn copy<S: Simd>(simd: S, from: &[f32], to: &mut [f32]) {
-    assert!(to.len() >= from.len() + S::LANES);
-    let n = from.len();
-    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
-    let whole = n / S::LANES * S::LANES;
-    // SAFETY: reads stay below `n`; writes end at most `LANES` after it, which was asserted to be inside of `to`.
-    unsafe {
-        for i in (0..whole).step_by(S::LANES) {
-            simd.store(to.add(i), simd.load(from.add(i)));
-        }
-        if whole < n {
-            simd.store(to.add(whole), simd.load_first(from.add(whole), n - whole));
-        }
+    fn numbers(&self) -> usize {
+        self.numbers
     }
 }
 
 /// Multiplies rows with a matrix, and writes them one after the other: `[rows, columns]`.
-pub(crate) fn multiply<R: Rows>(
+pub(crate) fn multiply<R: Rows, O: Element>(
     left: &R,
     rows: usize,
     matrix: &PackedMatrix,
     epilogue: Epilogue<'_>,
-) -> Vec<f32> {
+) -> Vec<O> {
     let columns = matrix.columns();
-    let places = |row: usize| row * columns;
-    multiply_to(left, rows, std::slice::from_ref(matrix), epilogue, places, |_| 0)
+    multiply_to(left, rows, std::slice::from_ref(matrix), epilogue, |row| row * columns, &[0])
 }
 
 /// Multiplies rows with several matrices that have equally many terms and columns. The product of row `row` with
-/// matrix `m` lies at `row_place(row) + matrix_place(m)` in the output, which has `rows · columns · matrices` values.
+/// matrix `m` lies at `row_place(row) + matrix_places[m]` in the output, which has `rows · columns · matrices` values.
 /// The places must not overlap.
-pub(crate) fn multiply_to<R: Rows>(
+pub(crate) fn multiply_to<R: Rows, O: Element>(
     left: &R,
     rows: usize,
     matrices: &[PackedMatrix],
     epilogue: Epilogue<'_>,
     row_place: impl Fn(usize) -> usize + Sync,
-    matrix_place: impl Fn(usize) -> usize + Sync,
-) -> Vec<f32> {
+    matrix_places: &[usize],
+) -> Vec<O> {
     let [matrix, ..] = matrices else {
         return Vec::new();
     };
     let len = rows * matrix.columns() * matrices.len();
     if let Some(residual) = epilogue.residual {
-        assert_eq!(residual.len(), len, "values of the residual");
+        assert_eq!(residual.len, len, "values of the residual");
     }
-    let mut out = super::memory::Output::new(len);
+    assert_eq!(left.numbers().div_ceil(matrix.kernel().numbers()), matrix.terms());
+    let mut out = Output::<O>::new(len);
     if len > 0 {
         let pointer = out.pointer();
         let grid = grid(rows, matrix, matrices.len());
@@ -120,19 +116,25 @@ pub(crate) fn multiply_to<R: Rows>(
             let (rows, panels) = grid.task(task);
             let offsets = rows.clone().map(&row_place).collect::<Vec<_>>();
             let first_column = panels.start * matrix.panel_columns();
-            let task = Task {
-                left,
+            let part = Part {
                 first_row: rows.start,
                 offsets: &offsets,
                 matrices,
+                matrix_places,
                 first_column,
                 columns: (panels.end * matrix.panel_columns()).min(matrix.columns()) - first_column,
                 epilogue,
                 out: pointer,
                 len,
-                matrix_place: &matrix_place,
             };
-            matrix.isa().run(task);
+            match matrix.kernel() {
+                Kernel::Values => matrix.isa().run(Task { left, part, term: PhantomData::<f32> }),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::Pairs(proof) => {
+                    let term = PhantomData::<<R::Element as Element>::Packed>;
+                    proof.avx512().run(Task { left, part, term });
+                }
+            }
         });
     }
     // SAFETY: the tasks cover all rows and columns of all matrices; as the places don't overlap and there are `len` of
@@ -164,74 +166,128 @@ fn grid(rows: usize, matrix: &PackedMatrix, matrices: usize) -> Grid {
 }
 
 /// Some rows and columns of a product.
-struct Task<'a, R, P> {
-    left: &'a R,
+struct Part<'a> {
     first_row: usize,
     offsets: &'a [usize],
     matrices: &'a [PackedMatrix],
+    matrix_places: &'a [usize],
     first_column: usize,
     columns: usize,
     epilogue: Epilogue<'a>,
-    out: OutputPointer,
+    out: Pointer,
     len: usize,
-    matrix_place: P,
 }
 
-impl<R: Rows, P: Fn(usize) -> usize> Job for Task<'_, R, P> {
+/// Computes a part of a product with terms that hold numbers of type `T`.
+struct Task<'a, R, T> {
+    left: &'a R,
+    part: Part<'a>,
+    term: PhantomData<T>,
+}
+
+impl<R: Rows, T: Term<R::Element>> Job for Task<'_, R, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let terms = self.matrices[0].terms();
-        let mut scratch = Scratch::new(self.offsets.len() * LEFT_STRIDE);
-        let left = scratch.values();
+        let Self { left: source, part, .. } = self;
+        let (rows, terms) = (part.offsets.len(), part.matrices[0].terms());
+        let (numbers, per_term) = (source.numbers(), part.matrices[0].kernel().numbers());
+        let left_len = rows.next_multiple_of(S::TILE_ROWS) * LEFT_STRIDE;
+        let mut scratch = Scratch::new(left_len + part.sums_len());
+        let (left, sums) = scratch.values().split_at_mut(left_len);
         for first_term in (0..terms).step_by(DEPTH) {
             let depth = (terms - first_term).min(DEPTH);
-            for (row, left) in left.chunks_exact_mut(LEFT_STRIDE).enumerate() {
-                self.left.gather(simd, self.first_row + row, first_term, depth, left);
+            let first = first_term * per_term;
+            let n = (numbers - first).min(depth * per_term);
+            for (row, left) in left.chunks_exact_mut(LEFT_STRIDE).take(rows).enumerate() {
+                let left = as_terms::<R::Element, T>(left);
+                source.gather(simd, part.first_row + row, first, n, left);
+                // The last pair may lack its second number.
+                left[n..depth * per_term].fill(T::default());
             }
-            let last = first_term + depth == terms;
-            for (m, matrix) in self.matrices.iter().enumerate() {
-                let place = (self.matrix_place)(m) + self.first_column;
-                self.check(matrix, place);
-                let panel = self.first_column / matrix.panel_columns();
-                let start = panel * matrix.panel_stride() + first_term * matrix.panel_columns();
-                // SAFETY:
-                // 1. `left` has `rows` rows; the matrix has panels for `columns` columns from `first_column` on,
-                //    and as many values of bias (`check`);
-                // 2. `check` has compared all places with the length of the output and the residual; the first
-                //    block of terms has written the sums that the others read;
-                // 3. places don't overlap, by the contract of `multiply_to`, and no other task has this part.
-                unsafe {
-                    let finish = Finish {
-                        bias: matrix.bias().as_ptr().add(self.first_column),
-                        residual: self.epilogue.residual.map(|r| r.as_ptr().add(place)),
-                        activation: self.epilogue.activation,
-                    };
-                    Block {
-                        left: left.as_ptr(),
-                        panels: matrix.panels().as_ptr().add(start),
-                        panel_stride: matrix.panel_stride(),
-                        depth,
-                        columns: self.columns,
-                        out: self.out.get().add(place),
-                        offsets: self.offsets,
-                        start: if first_term == 0 { Start::Zero } else { Start::Sums },
-                        finish: last.then_some(finish),
-                    }
-                    .multiply(simd);
-                }
+            for m in 0..part.matrices.len() {
+                part.multiply(simd, m, first_term, left, sums);
             }
         }
     }
 }
 
-impl<R, P> Task<'_, R, P> {
-    /// Compares the places that a block touches with the sizes of what it touches.
+impl Part<'_> {
+    /// Sums that are kept between blocks of terms: none where there is one block, or where the output can keep them.
+    fn sums_len(&self) -> usize {
+        match self.out {
+            Pointer::Bf16(_) if self.matrices[0].terms() > DEPTH => {
+                self.matrices.len() * self.offsets.len() * self.columns
+            }
+            _ => 0,
+        }
+    }
+
+    /// Adds a block of terms to the product with one matrix.
     #[inline(always)]
+    fn multiply<S: Simd>(
+        &self,
+        simd: S,
+        m: usize,
+        first_term: usize,
+        left: &[f32],
+        sums: &mut [f32],
+    ) {
+        let matrix = &self.matrices[m];
+        let place = self.matrix_places[m] + self.first_column;
+        self.check(matrix, place);
+        let rows = self.offsets.len();
+        let panel = self.first_column / matrix.panel_columns();
+        let start = panel * matrix.panel_stride() + first_term * matrix.panel_columns();
+        let depth = (matrix.terms() - first_term).min(DEPTH);
+        let side_by_side: Vec<usize>;
+        // SAFETY: `place` is inside of the output (`check`), and the scratch has sums for each matrix.
+        let (sums, offsets) = unsafe {
+            match self.out {
+                Pointer::F32(out) => (out.add(place), self.offsets),
+                Pointer::Bf16(_) if sums.is_empty() => (std::ptr::null_mut(), self.offsets),
+                Pointer::Bf16(_) => {
+                    side_by_side = (0..rows).map(|row| row * self.columns).collect();
+                    (sums.as_mut_ptr().add(m * rows * self.columns), side_by_side.as_slice())
+                }
+            }
+        };
+        // SAFETY:
+        // 1. `left` has `rows` rows, filled up to whole tiles; the matrix has panels for `columns` columns from
+        //    `first_column` on, and as many values of bias (`check`);
+        // 2. `check` has compared all places with the length of the output and the residual; sums that are not in the
+        //    output have the scratch of `sums_len`. The first block of terms has written those that the others read;
+        // 3. places don't overlap, by the contract of `multiply_to`, and no other task has this part.
+        unsafe {
+            let finish = Finish {
+                bias: matrix.bias().as_ptr().add(self.first_column),
+                residual: self.epilogue.residual.map(|values| values.pointer.add(place)),
+                activation: self.epilogue.activation,
+                out: self.out.add(place),
+                offsets: self.offsets.as_ptr(),
+            };
+            Block {
+                kernel: matrix.kernel(),
+                left: left.as_ptr(),
+                panels: matrix.panels().as_ptr().add(start),
+                panel_stride: matrix.panel_stride(),
+                depth,
+                columns: self.columns,
+                sums,
+                offsets,
+                start: if first_term == 0 { Start::Zero } else { Start::Sums },
+                finish: (first_term + depth == matrix.terms()).then_some(finish),
+            }
+            .multiply(simd);
+        }
+    }
+
+    /// Compares the places that a block touches with the sizes of what it touches.
     fn check(&self, matrix: &PackedMatrix, place: usize) {
         assert!(self.first_column + self.columns <= matrix.columns());
         assert_eq!(matrix.terms(), self.matrices[0].terms());
+        assert_eq!(matrix.kernel(), self.matrices[0].kernel());
         let end = self.offsets.iter().max().map_or(0, |offset| offset + place + self.columns);
         assert!(end <= self.len, "place {end} of {}", self.len);
     }

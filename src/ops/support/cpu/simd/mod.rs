@@ -11,6 +11,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use half::bf16;
+
 pub(crate) use portable::Portable;
 
 /// Something to compute with whatever vectors there are.
@@ -19,6 +21,12 @@ pub(crate) trait Job {
 
     /// Computes it. Implementations are `#[inline(always)]`.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Something to compute with a number of rows that the compiler knows.
+pub(crate) trait RowsJob {
+    /// Computes it. Implementations are `#[inline(always)]`.
+    fn run<S: Simd, const ROWS: usize>(self, simd: S);
 }
 
 /// Arithmetic on vectors of [`Self::LANES`] f32.
@@ -32,6 +40,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
     /// Runs a job with these instructions switched on.
     fn run<J: Job>(self, job: J) -> J::Output;
+
+    /// Runs a job for the least number of rows that is compiled and not below `rows`: half of [`Self::TILE_ROWS`], or
+    /// all of them.
+    fn with_rows<J: RowsJob>(self, rows: usize, job: J);
 
     fn splat(self, value: f32) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
@@ -60,11 +72,17 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `n` values, at most [`Self::LANES`], can be read at `from`.
     unsafe fn load_first(self, from: *const f32, n: usize) -> Self::Vector;
 
-    /// Writes the first `n` values.
+    /// Reads a vector of bf16.
     ///
     /// # Safety
-    /// `n` values, at most [`Self::LANES`], can be written at `to`.
-    unsafe fn store_first(self, to: *mut f32, value: Self::Vector, n: usize);
+    /// [`Self::LANES`] numbers can be read at `from`.
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::Vector;
+
+    /// Writes a vector, rounded to bf16: to nearest, ties to even. Any NaN becomes [`QUIET_NAN`](super::element::QUIET_NAN).
+    ///
+    /// # Safety
+    /// [`Self::LANES`] numbers can be written at `to`.
+    unsafe fn store_bf16(self, to: *mut bf16, value: Self::Vector);
 
     /// Asks for the cache line at `place` to be fetched. Any place will do; it is only a hint.
     #[inline(always)]
@@ -80,21 +98,5 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn load_up_to(self, from: *const f32, n: usize) -> Self::Vector {
         // SAFETY: by the caller's promise.
         unsafe { if n == Self::LANES { self.load(from) } else { self.load_first(from, n) } }
-    }
-
-    /// Writes the first `n` values, fast if they are a whole vector.
-    ///
-    /// # Safety
-    /// As for [`store_first`](Self::store_first).
-    #[inline(always)]
-    unsafe fn store_up_to(self, to: *mut f32, value: Self::Vector, n: usize) {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            if n == Self::LANES {
-                self.store(to, value);
-            } else {
-                self.store_first(to, value, n);
-            }
-        }
     }
 }

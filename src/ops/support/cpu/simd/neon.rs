@@ -4,7 +4,10 @@
 
 use std::arch::aarch64::*;
 
-use super::{Job, Simd};
+use half::bf16;
+
+use super::{Job, RowsJob, Simd};
+use crate::ops::support::cpu::element::QUIET_NAN;
 use crate::ops::support::isa::Neon;
 
 impl Simd for Neon {
@@ -22,6 +25,11 @@ impl Simd for Neon {
         }
         // SAFETY: `self` is the proof that the processor has this feature.
         unsafe { inner(self, job) }
+    }
+
+    #[inline(always)]
+    fn with_rows<J: RowsJob>(self, rows: usize, job: J) {
+        if rows > 6 { job.run::<_, 12>(self) } else { job.run::<_, 6>(self) }
     }
 
     #[inline(always)]
@@ -84,13 +92,22 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, value: float32x4_t, n: usize) {
-        let mut values = [0.0; 4];
-        // SAFETY: `values` has four values.
-        unsafe { self.store(values.as_mut_ptr(), value) };
-        for (i, value) in values.into_iter().enumerate().take(n) {
-            // SAFETY: only the `n` values that the caller vouches for are written.
-            unsafe { to.add(i).write(value) };
+    unsafe fn load_bf16(self, from: *const bf16) -> float32x4_t {
+        // SAFETY: `self` is the proof, the caller vouches for the numbers. A bf16 is the upper half of an f32.
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, value: float32x4_t) {
+        // SAFETY: as for `load_bf16`. Adding half of the last place, less one where that place is even, rounds ties to
+        // even; a comparison with itself finds NaN.
+        unsafe {
+            let bits = vreinterpretq_u32_f32(value);
+            let even = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), even);
+            let halves = vshrq_n_u32::<16>(rounded);
+            let nan = vdupq_n_u32(u32::from(QUIET_NAN));
+            vst1_u16(to.cast(), vmovn_u32(vbslq_u32(vceqq_f32(value, value), halves, nan)));
         }
     }
 }

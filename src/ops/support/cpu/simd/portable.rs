@@ -1,6 +1,9 @@
 //! Vectors as arrays, which compilers turn into whatever instructions the target always has.
 
-use super::{Job, Simd};
+use half::bf16;
+
+use super::{Job, RowsJob, Simd};
+use crate::ops::support::cpu::element::Element;
 
 const LANES: usize = 4;
 
@@ -16,6 +19,11 @@ impl Simd for Portable {
 
     fn run<J: Job>(self, job: J) -> J::Output {
         job.run(self)
+    }
+
+    #[inline(always)]
+    fn with_rows<J: RowsJob>(self, rows: usize, job: J) {
+        if rows > 2 { job.run::<_, 4>(self) } else { job.run::<_, 2>(self) }
     }
 
     #[inline(always)]
@@ -68,10 +76,14 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, value: Self::Vector, n: usize) {
-        for (i, value) in value.into_iter().enumerate().take(n) {
-            // SAFETY: only the `n` values that the caller vouches for are written.
-            unsafe { to.add(i).write(value) }
-        }
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::Vector {
+        // SAFETY: the caller vouches for `LANES` numbers.
+        unsafe { from.cast::<[bf16; LANES]>().read() }.map(Element::widen)
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, value: Self::Vector) {
+        // SAFETY: the caller vouches for `LANES` numbers.
+        unsafe { to.cast::<[bf16; LANES]>().write(value.map(Element::narrow)) }
     }
 }

@@ -4,8 +4,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{Job, Simd};
-use crate::ops::support::isa::{Avx2, Avx512};
+use half::bf16;
+
+use super::{Job, RowsJob, Simd};
+use crate::ops::support::cpu::element::QUIET_NAN;
+use crate::ops::support::cpu::kernel::{TileArguments, multiply_pairs};
+use crate::ops::support::isa::{Avx2, Avx512, Avx512Bf16};
 
 impl Simd for Avx512 {
     type Vector = __m512;
@@ -22,6 +26,11 @@ impl Simd for Avx512 {
         }
         // SAFETY: `self` is the proof that the processor has these features.
         unsafe { inner(self, job) }
+    }
+
+    #[inline(always)]
+    fn with_rows<J: RowsJob>(self, rows: usize, job: J) {
+        if rows > 7 { job.run::<_, 14>(self) } else { job.run::<_, 7>(self) }
     }
 
     #[inline(always)]
@@ -85,9 +94,58 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, value: __m512, n: usize) {
-        // SAFETY: as for `load`; masked lanes are not accessed.
-        unsafe { _mm512_mask_storeu_ps(to, first_lanes(n), value) }
+    unsafe fn load_bf16(self, from: *const bf16) -> __m512 {
+        // SAFETY: as for `load`. A bf16 is the upper half of an f32.
+        unsafe {
+            let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, value: __m512) {
+        // SAFETY: as for `load`. Adding half of the last place, less one where that place is even, rounds ties to even.
+        unsafe {
+            let bits = _mm512_castps_si512(value);
+            let even = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), even);
+            let halves = _mm512_srli_epi32::<16>(rounded);
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            let quiet = _mm512_set1_epi32(i32::from(QUIET_NAN));
+            let halves = _mm512_mask_mov_epi32(halves, nan, quiet);
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(halves));
+        }
+    }
+}
+
+impl Avx512Bf16 {
+    /// Multiplies a tile of pairs.
+    ///
+    /// # Safety
+    /// As for [`Block::multiply`](crate::ops::support::cpu::kernel::Block::multiply).
+    #[inline(always)]
+    pub unsafe fn multiply(self, rows: usize, tile: TileArguments) {
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512bf16,avx2,fma")]
+        unsafe fn inner<const ROWS: usize>(simd: Avx512Bf16, tile: TileArguments) {
+            // SAFETY: by the caller's promises; the attribute switches the instructions on.
+            unsafe { multiply_pairs::<ROWS>(simd, tile) }
+        }
+        // SAFETY: `self` is the proof that the processor has these features; the rest is promised by the caller.
+        unsafe { if rows > 7 { inner::<14>(self, tile) } else { inner::<7>(self, tile) } }
+    }
+
+    /// `sum + a₀ · b₀ + a₁ · b₁` of pairs.
+    #[inline(always)]
+    pub fn dot(self, a: __m512, b: __m512, sum: __m512) -> __m512 {
+        // SAFETY: `self` is the proof; both types are 512 bits.
+        unsafe {
+            use std::mem::transmute;
+            _mm512_dpbf16_ps(
+                sum,
+                transmute::<__m512, __m512bh>(a),
+                transmute::<__m512, __m512bh>(b),
+            )
+        }
     }
 }
 
@@ -113,6 +171,11 @@ impl Simd for Avx2 {
         }
         // SAFETY: `self` is the proof that the processor has these features.
         unsafe { inner(self, job) }
+    }
+
+    #[inline(always)]
+    fn with_rows<J: RowsJob>(self, rows: usize, job: J) {
+        if rows > 3 { job.run::<_, 6>(self) } else { job.run::<_, 3>(self) }
     }
 
     #[inline(always)]
@@ -176,9 +239,30 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_first(self, to: *mut f32, value: __m256, n: usize) {
-        // SAFETY: as for `load`; masked lanes are not accessed.
-        unsafe { _mm256_maskstore_ps(to, first_lanes_of_8(n), value) }
+    unsafe fn load_bf16(self, from: *const bf16) -> __m256 {
+        // SAFETY: as for `load`. A bf16 is the upper half of an f32.
+        unsafe {
+            let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut bf16, value: __m256) {
+        // SAFETY: as for `load`. Adding half of the last place, less one where that place is even, rounds ties to even.
+        // Packing works on both halves of the vectors by themselves, so that quarters 0 and 2 hold the result.
+        unsafe {
+            let bits = _mm256_castps_si256(value);
+            let even = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even);
+            let halves = _mm256_srli_epi32::<16>(rounded);
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+            let quiet = _mm256_set1_epi32(i32::from(QUIET_NAN));
+            let halves = _mm256_blendv_epi8(halves, quiet, nan);
+            let packed = _mm256_packus_epi32(halves, halves);
+            let ordered = _mm256_permute4x64_epi64::<0b1000>(packed);
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(ordered));
+        }
     }
 }
 
