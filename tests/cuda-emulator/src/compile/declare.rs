@@ -20,7 +20,7 @@ impl Builder<'_> {
         match t[0].word().unwrap() {
             ".reg" => {
                 let mut k = 1;
-                while matches!(t[k].word(), Some(".v2" | ".v4")) {
+                if matches!(t[k].word(), Some(".v2" | ".v4")) {
                     return Err("vector registers".into());
                 }
                 let ty = t[k].word().ok_or("type")?;

@@ -58,17 +58,7 @@ pub fn arith(op: &str, mods: &[&str], ty: &str) -> Option<Arith> {
     if has("relu") {
         match ty {
             "f16" => {
-                then = Some(m1(|a: f16| {
-                    h1(a, |x| {
-                        if x > 0.0 {
-                            x
-                        } else if x.is_nan() {
-                            x
-                        } else {
-                            0.0
-                        }
-                    })
-                }))
+                then = Some(m1(|a: f16| h1(a, |x| if x > 0.0 || x.is_nan() { x } else { 0.0 })))
             }
             "f16x2" => {
                 then = Some(m1(|a: u32| {
@@ -162,12 +152,12 @@ fn sums(f: &Form) -> Option<Arith> {
                 _ => return None,
             },
             _ if has("hi") => match ty {
-                "u16" => m2(|a: u16, b: u16| (a as u32 * b as u32 >> 16) as u16),
-                "s16" => m2(|a: i16, b: i16| (a as i32 * b as i32 >> 16) as i16),
-                "u32" => m2(|a: u32, b: u32| (a as u64 * b as u64 >> 32) as u32),
-                "s32" => m2(|a: i32, b: i32| (a as i64 * b as i64 >> 32) as i32),
-                "u64" => m2(|a: u64, b: u64| (a as u128 * b as u128 >> 64) as u64),
-                "s64" => m2(|a: i64, b: i64| (a as i128 * b as i128 >> 64) as i64),
+                "u16" => m2(|a: u16, b: u16| ((a as u32 * b as u32) >> 16) as u16),
+                "s16" => m2(|a: i16, b: i16| ((a as i32 * b as i32) >> 16) as i16),
+                "u32" => m2(|a: u32, b: u32| ((a as u64 * b as u64) >> 32) as u32),
+                "s32" => m2(|a: i32, b: i32| ((a as i64 * b as i64) >> 32) as i32),
+                "u64" => m2(|a: u64, b: u64| ((a as u128 * b as u128) >> 64) as u64),
+                "s64" => m2(|a: i64, b: i64| ((a as i128 * b as i128) >> 64) as i64),
                 _ => return None,
             },
             _ => ints!(ty, T => m2(|a: T, b: T| a.wrapping_mul(b)))?,
@@ -178,9 +168,7 @@ fn sums(f: &Form) -> Option<Arith> {
             "f32" => m3(|a: f32, b: f32, c: f32| a.mul_add(b, c)),
             "f64" => m3(|a: f64, b: f64, c: f64| a.mul_add(b, c)),
             _ if half => halves!(ty, T => m3(|a: T, b: T, c: T| hfma(a, b, c)))?,
-            _ if pairs => {
-                halves!(ty, T => m3(|a: u32, b: u32, c: u32| x3::<T>(a, b, c, |a, b, c| hfma(a, b, c))))?
-            }
+            _ if pairs => halves!(ty, T => m3(|a: u32, b: u32, c: u32| x3::<T>(a, b, c, hfma)))?,
             _ if has("cc") || op == "madc" => {
                 return Some(Arith {
                     h: mad_carry(has("hi"), op == "madc", has("cc"), w)?,
@@ -215,16 +203,16 @@ fn sums(f: &Form) -> Option<Arith> {
             _ if op == "mad24" => return None,
             _ if has("hi") => match ty {
                 "u32" => m3(|a: u32, b: u32, c: u32| {
-                    ((a as u64 * b as u64 >> 32) as u32).wrapping_add(c)
+                    (((a as u64 * b as u64) >> 32) as u32).wrapping_add(c)
                 }),
                 "s32" => m3(|a: i32, b: i32, c: i32| {
-                    ((a as i64 * b as i64 >> 32) as i32).wrapping_add(c)
+                    (((a as i64 * b as i64) >> 32) as i32).wrapping_add(c)
                 }),
                 "u64" => m3(|a: u64, b: u64, c: u64| {
-                    ((a as u128 * b as u128 >> 64) as u64).wrapping_add(c)
+                    (((a as u128 * b as u128) >> 64) as u64).wrapping_add(c)
                 }),
                 "s64" => m3(|a: i64, b: i64, c: i64| {
-                    ((a as i128 * b as i128 >> 64) as i64).wrapping_add(c)
+                    (((a as i128 * b as i128) >> 64) as i64).wrapping_add(c)
                 }),
                 _ => return None,
             },

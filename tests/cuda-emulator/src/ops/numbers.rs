@@ -21,8 +21,8 @@ macro_rules! num {
 }
 num!(f32, |a| a as f64, |v| v as f32);
 num!(f64, |a| a, |v| v);
-num!(f16, |a: f16| a.to_f32() as f64, |v| f16::from_f64(v));
-num!(bf16, |a: bf16| a.to_f32() as f64, |v| bf16::from_f64(v));
+num!(f16, |a: f16| a.to_f32() as f64, f16::from_f64);
+num!(bf16, |a: bf16| a.to_f32() as f64, bf16::from_f64);
 
 pub(super) trait Half: Copy {
     fn up32(self) -> f32;
