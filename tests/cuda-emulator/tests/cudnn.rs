@@ -620,7 +620,8 @@ fn restrictions_are_errors() {
         change(&mut fused);
         fused.run()
     };
-    let cases: [(&str, i32, &dyn Fn(&mut Fused)); 12] = [
+    type Change<'a> = &'a dyn Fn(&mut Fused);
+    let cases: [(&str, i32, Change); 12] = [
         ("sigmoid", NOT_SUPPORTED, &|f| f.mode = 0),
         ("an algorithm that is not for NHWC", NOT_SUPPORTED, &|f| f.algorithm = IMPLICIT_GEMM),
         ("an algorithm that does not exist", BAD_PARAM, &|f| f.algorithm = 8),
