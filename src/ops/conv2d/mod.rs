@@ -166,7 +166,9 @@ impl PreparedConv2d {
 /// # Devices
 /// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as products of cuBLAS with windows
 /// that are laid out for up to 64 MiB at a time, and one launch for all that follows them. A 1×1 window with stride 1
-/// needs no layout. On CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
+/// needs no layout. With feature `cudnn`, cuDNN computes what it has a kernel for, with all that follows in the same
+/// kernel, by an algorithm whose results are equal from run to run; it rounds the bias to the dtype of the weights. On
+/// CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.

@@ -234,3 +234,41 @@ fn misfits_are_named() {
     let still = Conv2dParams { stride: 0, padding: 0 };
     assert!(PreparedConv2d::new(&weight, &bias, still).is_err());
 }
+
+/// Whichever way the sums are computed: by cuDNN, or by cuBLAS from windows laid out in memory.
+#[cfg(feature = "cudnn")]
+#[test]
+fn both_ways_on_cuda_agree_with_the_definition() {
+    let Ok(device) = crate::device::parse("cuda") else {
+        eprintln!("skipped: no GPU");
+        return;
+    };
+    for Case { input: dims, outputs, window, params } in cases() {
+        let mut random = Random::new(7);
+        let input = random.tensor(&dims);
+        let weight = random.tensor(&[outputs, dims[3], window[0], window[1]]);
+        let bias = random.tensor(&[outputs]);
+        let on_cpu = PreparedConv2d::new(&weight, &bias, params).unwrap();
+        for activation in [Activation::None, Activation::Relu] {
+            let plain = conv2d(&input, &on_cpu, None, activation).unwrap();
+            let residual = random.tensor(plain.dims());
+            let sum = conv2d(&input, &on_cpu, Some(&residual), activation).unwrap();
+            let upload = |tensor: &Tensor| tensor.to_device(&device).unwrap();
+            for algorithm in [cuda::Algorithm::Windows, cuda::Algorithm::Cudnn] {
+                let layer =
+                    cuda::Weights::new(algorithm, &upload(&weight), &upload(&bias)).unwrap();
+                let on_gpu = PreparedConv2d {
+                    device: device.clone(),
+                    weights: Weights::Cuda(Arc::new(layer)),
+                    ..on_cpu.clone()
+                };
+                let run = |residual: Option<&Tensor>| {
+                    let found = conv2d(&upload(&input), &on_gpu, residual, activation).unwrap();
+                    found.to_device(&Device::Cpu).unwrap()
+                };
+                assert_close_relative(&run(None), &plain, TOLERANCE);
+                assert_close_relative(&run(Some(&upload(&residual))), &sum, TOLERANCE);
+            }
+        }
+    }
+}
