@@ -2,6 +2,8 @@
 //!
 //!     cargo run --release --example bench -- --weights FILE --image photo.jpg --iterations 5
 
+#[path = "bench/gpu.rs"]
+mod gpu;
 #[path = "bench/growth.rs"]
 mod growth;
 
@@ -27,7 +29,7 @@ struct Args {
     /// A model of the catalogue.
     #[arg(long, default_value = "maskrcnn_resnet50_fpn")]
     model: String,
-    /// cpu.
+    /// cpu, cuda or cuda:N.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// f32 or bf16.
@@ -82,7 +84,12 @@ fn main() -> Result<()> {
     let detections = detector.detect(&image)?.instances.len();
     let seconds = sorted_times(args.iterations, || detector.detect(&image).map(drop))?;
     let median = seconds[seconds.len() / 2];
-    let figures = json!({
+    let settings = detector.settings();
+    let dispatch = sorted_times(args.iterations, || {
+        let batch = detector.detect_on_device(std::slice::from_ref(&image), &settings);
+        batch.map(drop)
+    })?;
+    let mut figures = json!({
         "mode": "eval",
         "device": args.device,
         "dtype": args.dtype,
@@ -91,10 +98,15 @@ fn main() -> Result<()> {
         "median_s": median,
         "min_s": seconds[0],
         "max_s": seconds[seconds.len() - 1],
+        "cpu_dispatch_ms": dispatch[dispatch.len() / 2] * 1e3,
         "cpu_wall_ms": median * 1e3,
+        "images_per_s": 1.0 / median,
         "peak_memory_bytes": peak_memory(),
         "detections": detections,
     });
+    let forward = || Ok(detector.detect(&image).map(drop)?);
+    let on_gpu = gpu::figures(detector.device(), args.iterations, forward)?;
+    figures.as_object_mut().into_iter().for_each(|all| all.extend(on_gpu.clone()));
     report(&args, &figures)?;
     if args.stages {
         print_stages(&detector, &image, args.iterations)?;

@@ -24,6 +24,24 @@ pub fn parse(name: &str) -> Result<Device> {
     }
 }
 
+/// The most bytes that tensors on a GPU have taken at once; `None` on the CPU, and where the GPU has no memory pool.
+pub fn peak_memory(device: &Device) -> Option<u64> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => crate::ops::support::cuda::peak_memory(device),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "cuda")]
+pub use crate::ops::support::cuda::Traffic;
+
+/// What this library has asked of all GPUs since the program began: copies, waits, launches.
+#[cfg(feature = "cuda")]
+pub fn traffic() -> Traffic {
+    crate::ops::support::cuda::traffic()
+}
+
 #[cfg(feature = "cuda")]
 use crate::ops::support::cuda::open as open_gpu;
 

@@ -208,6 +208,12 @@ pub enum Error {
         /// What the driver said.
         problem: String,
     },
+    /// A forward pass could not be recorded as a CUDA graph.
+    #[error("the forward pass could not be recorded as a CUDA graph: {problem}")]
+    Graph {
+        /// What the driver said.
+        problem: String,
+    },
     /// A COCO annotation or results file is damaged or inconsistent.
     #[error("{path}: {entry}: {problem}")]
     Dataset {

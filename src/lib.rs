@@ -51,7 +51,7 @@ pub mod visualize;
 pub use candle_core::Device;
 
 pub use checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
-pub use detector::{Detector, DetectorBuilder, GeneralizedRcnn, Settings, Weights};
+pub use detector::{Detector, DetectorBuilder, Execution, GeneralizedRcnn, Settings, Weights};
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};

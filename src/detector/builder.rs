@@ -30,6 +30,18 @@ pub enum Weights {
     },
 }
 
+/// How the kernels of a forward pass are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Execution {
+    /// One by one, as the network is walked through.
+    #[default]
+    Direct,
+    /// On a GPU, from a CUDA graph: the first forward pass of a size is recorded, and replayed by one call for later
+    /// images of that size. Each of at most 8 recordings keeps the memory of a pass. While one is made, nothing else
+    /// may use the device. Where recording is not possible the reason is logged, and the pass runs as with `Direct`.
+    Graphs,
+}
+
 type BackboneConstructor =
     Box<dyn FnOnce(VarBuilder, &BackboneConfig) -> Result<Box<dyn Backbone>>>;
 type HeadConstructor = Box<dyn FnOnce(VarBuilder, &ModelConfig) -> Result<Box<dyn InstanceHead>>>;
@@ -41,6 +53,7 @@ pub struct DetectorBuilder {
     loading: Loading,
     device: Device,
     dtype: DType,
+    execution: Execution,
     backbone: Option<BackboneConstructor>,
     heads: Vec<HeadConstructor>,
     progress: Box<dyn Progress>,
@@ -55,6 +68,7 @@ impl DetectorBuilder {
             loading: Loading::Strict,
             device: Device::Cpu,
             dtype: DType::F32,
+            execution: Execution::Direct,
             backbone: None,
             heads: Vec::new(),
             progress: Box::new(Silent),
@@ -83,6 +97,12 @@ impl DetectorBuilder {
     /// Sums, boxes and scores are f32 whatever it is.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
+        self
+    }
+
+    /// How the kernels of a forward pass are started.
+    pub fn execution(mut self, execution: Execution) -> Self {
+        self.execution = execution;
         self
     }
 
@@ -150,8 +170,20 @@ impl DetectorBuilder {
                 (network, Some(source.finish(&config.name)?))
             }
         };
-        let (device, dtype) = (self.device, self.dtype);
-        Ok(Detector { config, categories, network, device, dtype, load_report })
+        if self.execution == Execution::Graphs && !self.device.is_cuda() {
+            log::warn!("no CUDA graphs: the model is on the CPU");
+        }
+        Ok(Detector {
+            execution: if self.device.is_cuda() { self.execution } else { Execution::Direct },
+            #[cfg(feature = "cuda")]
+            replays: super::replay::Replays::default(),
+            device: self.device,
+            dtype: self.dtype,
+            config,
+            categories,
+            network,
+            load_report,
+        })
     }
 
     /// The weight file, downloaded if need be; `None` for random weights.

@@ -2,12 +2,14 @@
 
 mod builder;
 mod generalized_rcnn;
+#[cfg(feature = "cuda")]
+mod replay;
 
 use std::path::Path;
 
 use candle_core::{DType, Device};
 
-pub use builder::{DetectorBuilder, Weights};
+pub use builder::{DetectorBuilder, Execution, Weights};
 pub use generalized_rcnn::GeneralizedRcnn;
 
 use crate::checkpoint::LoadReport;
@@ -46,6 +48,9 @@ pub struct Detector {
     network: GeneralizedRcnn,
     device: Device,
     dtype: DType,
+    execution: Execution,
+    #[cfg(feature = "cuda")]
+    replays: replay::Replays,
     load_report: Option<LoadReport>,
 }
 
@@ -109,7 +114,34 @@ impl Detector {
         if images.is_empty() {
             return Ok(Vec::new());
         }
+        if self.execution == Execution::Graphs
+            && let Some(detections) = self.replay(images, settings)?
+        {
+            return Ok(detections);
+        }
         self.detect_on_device(images, settings)?.to_host()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn replay(
+        &self,
+        images: &[ImageInput],
+        settings: &Settings,
+    ) -> Result<Option<Vec<Detections>>> {
+        self.config_with(settings).validate("settings")?;
+        let place = (&self.device, self.dtype);
+        match self.replays.detect(&self.network, images, settings, place) {
+            Err(error @ crate::Error::Graph { .. }) => {
+                log::warn!("{error}; its kernels are started one by one");
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn replay(&self, _: &[ImageInput], _: &Settings) -> Result<Option<Vec<Detections>>> {
+        Ok(None)
     }
 
     /// Like [`Self::detect_with`], with results left on the device. `images` has at least one.

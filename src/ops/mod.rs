@@ -19,6 +19,7 @@
 //! | [`roi_align`] | features of each box from the level that suits its size |
 //! | [`select_candidates`] | (proposal, class) pairs above the score threshold, decoded |
 //! | [`class_masks`] | mask probabilities of each row's own class |
+//! | [`paste_masks`] | masks as large as their image |
 //! | [`scale_boxes`] | boxes in pixels of another image size |
 //! | [`pack_results`] | several results in one buffer |
 
@@ -32,6 +33,7 @@ mod linear;
 mod max_pool2d;
 mod nms;
 mod pack_results;
+mod paste_masks;
 mod resize_normalize;
 mod roi_align;
 mod scale_boxes;
@@ -50,6 +52,9 @@ pub use linear::{PreparedLinear, linear};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;
+#[cfg(feature = "cuda")]
+pub(crate) use pack_results::{count_download, pack_results_into};
+pub use paste_masks::{PasteMasksParams, paste_masks};
 pub use resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize};
 pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};
 pub use scale_boxes::scale_boxes;

@@ -11,6 +11,8 @@ mod mask;
 mod slots;
 
 pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
+#[cfg(feature = "cuda")]
+pub(crate) use download::PackedResults;
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};

@@ -28,7 +28,19 @@ pub fn to_batch(
     device: &Device,
     dtype: DType,
 ) -> Result<ImageBatch> {
-    let geometry = batch_geometry(images.iter().map(ImageInput::size), config);
+    let sources: Vec<PixelSource> = images.iter().map(pixel_source).collect();
+    batch_of(&sources, images.iter().map(ImageInput::size), config, device, dtype)
+}
+
+/// Like [`to_batch`], of pixels wherever they lie, and their sizes.
+pub(crate) fn batch_of(
+    sources: &[PixelSource],
+    sizes: impl Iterator<Item = ImageSize>,
+    config: &ImageConfig,
+    device: &Device,
+    dtype: DType,
+) -> Result<ImageBatch> {
+    let geometry = batch_geometry(sizes, config);
     let params = ResizeNormalizeParams {
         mean: config.mean,
         std: config.std,
@@ -36,8 +48,7 @@ pub fn to_batch(
         padded: pair(geometry.padded),
         dtype,
     };
-    let sources: Vec<PixelSource> = images.iter().map(pixel_source).collect();
-    let pixels = resize_normalize(&sources, &params, device)?;
+    let pixels = resize_normalize(sources, &params, device)?;
     Ok(ImageBatch { pixels, geometry })
 }
 

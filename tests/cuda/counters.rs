@@ -1,6 +1,7 @@
 //! Counts of driver calls, read from the emulator.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
@@ -18,11 +19,15 @@ pub struct Counts {
     pub launches: u64,
 }
 
+/// Keeps the other tests off the device while the guard lives, as counts are the process's. Every test takes one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Counts what `work` asks of the driver; `None` on a real GPU.
 pub fn count<T>(work: impl FnOnce() -> T) -> (T, Option<Counts>) {
     if let Some(reset) = symbol(c"cudaemu_reset") {
-        let alone = std::env::var("RUST_TEST_THREADS").is_ok_and(|threads| threads == "1");
-        assert!(alone, "the emulator counts for the whole process: set RUST_TEST_THREADS=1");
         // SAFETY: the emulator exports this function with this signature.
         unsafe { std::mem::transmute::<*mut c_void, Reset>(reset)() };
     }

@@ -7,6 +7,7 @@ use candle_detection::ops::{
     top_k,
 };
 
+use super::counters::alone;
 use super::support::{Random, assert_close, assert_equal, assert_launches, cuda, upload, values};
 
 fn pyramid() -> AnchorGridParams {
@@ -25,6 +26,7 @@ fn pyramid() -> AnchorGridParams {
 
 #[test]
 fn anchors_are_made_in_one_launch_without_a_copy() {
+    let _alone = alone();
     let params = pyramid();
     let anchors = assert_launches(1, || anchor_grid(&params, &cuda()).unwrap());
     assert_equal(&anchors, &anchor_grid(&params, &Device::Cpu).unwrap());
@@ -32,6 +34,7 @@ fn anchors_are_made_in_one_launch_without_a_copy() {
 
 #[test]
 fn several_sizes_a_level_and_no_anchors_at_all() {
+    let _alone = alone();
     let sizes = vec![8.0, 11.3, 200.0];
     let level = AnchorLevel { height: 3, width: 5, stride_y: 7, stride_x: 9, sizes };
     let empty = AnchorLevel { height: 0, ..level.clone() };
@@ -46,6 +49,7 @@ fn several_sizes_a_level_and_no_anchors_at_all() {
 
 #[test]
 fn a_table_too_long_for_a_launch_is_named() {
+    let _alone = alone();
     let level = &pyramid().levels[0];
     let params = AnchorGridParams { levels: vec![level.clone(); 9], aspect_ratios: vec![1.0] };
     let message = anchor_grid(&params, &cuda()).unwrap_err().to_string();
@@ -78,6 +82,7 @@ fn coarse(random: &mut Random, images: usize, length: usize) -> Tensor {
 
 #[test]
 fn top_k_orders_ties_and_nan_as_the_cpu_does() {
+    let _alone = alone();
     let mut random = Random::new(1);
     for (lengths, k) in [
         (vec![7, 3], 5),
@@ -96,6 +101,7 @@ fn top_k_orders_ties_and_nan_as_the_cpu_does() {
 
 #[test]
 fn top_k_of_equal_values_is_the_first_ones() {
+    let _alone = alone();
     let all_equal = Tensor::full(0.25f32, (1, 4097), &Device::Cpu).unwrap();
     assert_same_top_k(&[all_equal], 1000);
     let all_nan = Tensor::full(f32::NAN, (1, 300), &Device::Cpu).unwrap();
@@ -104,6 +110,7 @@ fn top_k_of_equal_values_is_the_first_ones() {
 
 #[test]
 fn top_k_of_a_full_pyramid_level() {
+    let _alone = alone();
     let values: Vec<f32> = (0..163_200).map(|i| ((i * 7919) % 163_200) as f32).collect();
     let level = Tensor::from_vec(values, (1, 163_200), &Device::Cpu).unwrap();
     assert_same_top_k(&[level.clone()], 1000);
@@ -162,6 +169,7 @@ impl Scene {
 
 #[test]
 fn nms_keeps_the_same_boxes_in_the_same_order() {
+    let _alone = alone();
     let mut random = Random::new(3);
     for (images, slots, groups) in [(1, 1, 1), (2, 63, 1), (1, 64, 2), (3, 65, 3), (2, 700, 4)] {
         let scene = Scene::random(&mut random, images, slots, groups);
@@ -173,6 +181,7 @@ fn nms_keeps_the_same_boxes_in_the_same_order() {
 
 #[test]
 fn nms_fills_its_capacity_exactly_and_handles_the_unusual() {
+    let _alone = alone();
     let device = &Device::Cpu;
     let mut random = Random::new(5);
     let mut scene = Scene::random(&mut random, 1, 130, 2);
@@ -198,12 +207,14 @@ fn nms_fills_its_capacity_exactly_and_handles_the_unusual() {
 
 #[test]
 fn nms_takes_three_launches_whatever_it_finds() {
+    let _alone = alone();
     let scene = Scene::random(&mut Random::new(7), 2, 300, 2).on_gpu();
     assert_launches(3, || scene.run(0.5, 100));
 }
 
 #[test]
 fn decoded_proposals_are_those_of_the_cpu() {
+    let _alone = alone();
     let mut random = Random::new(11);
     let device = &Device::Cpu;
     let lengths = [40, 9, 1];
@@ -240,6 +251,7 @@ fn decoded_proposals_are_those_of_the_cpu() {
 
 #[test]
 fn gathered_slots_are_zero_above_the_count() {
+    let _alone = alone();
     let mut random = Random::new(13);
     let device = &Device::Cpu;
     let index: Vec<u32> = (0..2 * 5).map(|_| random.below(9) as u32).collect();
@@ -256,6 +268,7 @@ fn gathered_slots_are_zero_above_the_count() {
 
 #[test]
 fn candidates_are_those_of_the_cpu() {
+    let _alone = alone();
     let mut random = Random::new(17);
     let device = &Device::Cpu;
     for (classes, threshold) in [(91, 0.05f32), (2, 0.5), (33, 0.0), (32, 0.2), (5, 0.05)] {
@@ -290,6 +303,7 @@ fn candidates_are_those_of_the_cpu() {
 
 #[test]
 fn boxes_are_scaled_image_by_image_beyond_one_launch() {
+    let _alone = alone();
     let mut random = Random::new(19);
     let images = 70;
     let boxes = random.boxes(images * 3, 90.0, 70.0).reshape((images, 3, 4)).unwrap();
@@ -302,6 +316,7 @@ fn boxes_are_scaled_image_by_image_beyond_one_launch() {
 
 #[test]
 fn results_are_packed_in_one_launch_and_wrong_ones_named() {
+    let _alone = alone();
     let mut random = Random::new(23);
     let device = &Device::Cpu;
     let parts = [

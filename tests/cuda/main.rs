@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
+mod dense_ops;
 mod detection_ops;
 mod support;
 mod whole_model;

@@ -3,10 +3,10 @@
 use candle_core::{DType, Device};
 use candle_detection::config::ModelConfig;
 use candle_detection::structures::Detections;
-use candle_detection::{Detector, DetectorBuilder, ImageInput, Weights};
+use candle_detection::{Detector, DetectorBuilder, Execution, ImageInput, Weights};
 
 use super::common::{Fixture, fixtures, sample_data};
-use super::counters::{Counts, count};
+use super::counters::{Counts, alone, count};
 use super::support::cuda;
 
 /// Pixels of boxes.
@@ -55,11 +55,13 @@ fn compare(model: &str) {
 
 #[test]
 fn layout_of_the_v1_models() {
+    let _alone = alone();
     compare("tiny_r18");
 }
 
 #[test]
 fn layout_of_the_v2_models() {
+    let _alone = alone();
     compare("tiny_r50_v2");
 }
 
@@ -82,6 +84,7 @@ fn assert_budget(detector: &Detector, images: &[ImageInput]) {
 
 #[test]
 fn a_forward_pass_makes_one_upload_and_one_download() {
+    let _alone = alone();
     let images = Fixture::load("tiny_r18").images();
     let detector = tiny("tiny_r18", cuda());
     assert_budget(&detector, &images);
@@ -90,6 +93,7 @@ fn a_forward_pass_makes_one_upload_and_one_download() {
 
 #[test]
 fn an_image_without_objects_costs_the_same() {
+    let _alone = alone();
     let detector = tiny("tiny_r18", cuda());
     let grey = ImageInput::from_rgb8(64, 48, vec![128; 64 * 48 * 3]).unwrap();
     let mut settings = detector.settings();
@@ -99,12 +103,57 @@ fn an_image_without_objects_costs_the_same() {
     assert_budget(&detector, std::slice::from_ref(&grey));
 }
 
+fn tiny_by_graphs(name: &str) -> Detector {
+    let file = |extension: &str| fixtures().join(format!("{name}.{extension}"));
+    DetectorBuilder::new(ModelConfig::load(&file("toml")).unwrap())
+        .weights(Weights::File(file("safetensors")))
+        .device(cuda())
+        .execution(Execution::Graphs)
+        .build()
+        .unwrap()
+}
+
+/// A replay of other pixels gives their detections, by one upload, one start and one download.
+#[test]
+fn a_recorded_forward_pass_is_replayed_for_other_images_of_its_size() {
+    let _alone = alone();
+    let model = "tiny_r18";
+    let images = Fixture::load(model).images();
+    let fixture = Fixture::load(model);
+    let mirrored: Vec<ImageInput> = (0..images.len())
+        .map(|i| {
+            let pixels = fixture.tensor(&format!("image.{i}"));
+            let (height, width, _) = pixels.dims3().unwrap();
+            let bytes: Vec<u8> = pixels.flatten_all().unwrap().to_vec1().unwrap();
+            let reversed: Vec<[u8; 3]> = bytes.as_chunks::<3>().0.iter().rev().copied().collect();
+            ImageInput::from_rgb8(width, height, reversed.into_flattened()).unwrap()
+        })
+        .collect();
+    let (direct, graphs) = (tiny(model, Device::Cpu), tiny_by_graphs(model));
+    for images in [&images, &mirrored, &images] {
+        let expected = direct.detect_batch(images).unwrap();
+        let (found, counts) = count(|| graphs.detect_batch(images).unwrap());
+        assert_same(&found, &expected, PIXELS, PROBABILITY);
+        println!("forward pass by graph: {counts:?}");
+    }
+    let (_, counts) = count(|| graphs.detect_batch(&mirrored).unwrap());
+    let expected =
+        Counts { host_to_device: 1, device_to_host: 1, synchronizations: 1, ..Counts::default() };
+    assert_eq!(counts.unwrap_or(expected), expected);
+    // Another size, and back.
+    for images in [&images[..1], &images[1..], &images[..]] {
+        let expected = direct.detect_batch(images).unwrap();
+        assert_same(&graphs.detect_batch(images).unwrap(), &expected, PIXELS, PROBABILITY);
+    }
+}
+
 /// The published architecture with real weights, on a photo made small.
 #[test]
 fn full_size_weights_on_a_photo() {
+    let _alone = alone();
     let Some(data) = sample_data("full_size_weights_on_a_photo") else { return };
     let weights = data.join("weights/maskrcnn_coco12.safetensors");
-    let photo = data.join("coco-samples/val2017-png/000000039769.png");
+    let photo = data.join("coco-samples/val2017-png/000000022192.png");
     let photo = ImageInput::open(&photo).unwrap();
     let detect = |device: Device| {
         let detector = Detector::builder("maskrcnn_resnet50_fpn")

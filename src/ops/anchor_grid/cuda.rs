@@ -2,8 +2,8 @@ use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{Device, Tensor};
 
 use super::{AnchorGridParams, OP};
-use crate::error::{Error, Result};
-use crate::ops::support::cuda::{ANCHOR_GRID, Grid, Output, launch, of};
+use crate::error::Result;
+use crate::ops::support::cuda::{ANCHOR_GRID, Grid, Output, fits, launch, of};
 
 const LEVELS: usize = 8;
 const SIZES: usize = 16;
@@ -42,8 +42,8 @@ pub(super) fn run(params: &AnchorGridParams, device: &Device) -> Result<Tensor> 
 
 /// The argument, and the number of anchors.
 fn argument(params: &AnchorGridParams) -> Result<(GridArgument, usize)> {
-    fits("levels", params.levels.len(), LEVELS)?;
-    fits("aspect_ratios", params.aspect_ratios.len(), RATIOS)?;
+    fits(OP, "levels", params.levels.len(), LEVELS)?;
+    fits(OP, "aspect_ratios", params.aspect_ratios.len(), RATIOS)?;
     let mut grid = GridArgument {
         n_levels: params.levels.len() as u32,
         n_ratios: params.aspect_ratios.len() as u32,
@@ -52,7 +52,7 @@ fn argument(params: &AnchorGridParams) -> Result<(GridArgument, usize)> {
     grid.ratios[..params.aspect_ratios.len()].copy_from_slice(&params.aspect_ratios);
     let mut n = 0;
     for (level, entry) in params.levels.iter().zip(&mut grid.levels) {
-        fits("sizes", level.sizes.len(), SIZES)?;
+        fits(OP, "sizes", level.sizes.len(), SIZES)?;
         *entry = Level {
             first: n as u32,
             width: level.width as u32,
@@ -65,16 +65,4 @@ fn argument(params: &AnchorGridParams) -> Result<(GridArgument, usize)> {
         n += level.height * level.width * level.sizes.len() * params.aspect_ratios.len();
     }
     Ok((grid, n))
-}
-
-fn fits(field: &str, n: usize, limit: usize) -> Result<()> {
-    if n <= limit {
-        return Ok(());
-    }
-    Err(Error::Config {
-        origin: OP.to_owned(),
-        field: field.to_owned(),
-        found: format!("{n} entries"),
-        expected: format!("at most {limit} on a GPU, where the table is a kernel's argument"),
-    })
 }

@@ -1,6 +1,8 @@
 //! The last layer of the mask head, applied for one class per box.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -23,7 +25,7 @@ const OP: &str = "class_masks";
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `features` | `[R, M, M, C]` | f32, bf16 | after the transposed convolution and its ReLU |
+/// | `features` | `[R, M, M, C]` | f32, bf16; f16 on CUDA | after the transposed convolution and its ReLU |
 /// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
@@ -32,7 +34,7 @@ const OP: &str = "class_masks";
 /// The two sides of a mask may differ.
 ///
 /// # Devices
-/// CPU. O(R·M²·C) time, no scratch.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch. O(R·M²·C) time, no scratch.
 ///
 /// # Gradients
 /// None.
@@ -95,6 +97,8 @@ pub fn class_masks(
             }?;
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(features, weight, bias, labels),
         other => Err(unsupported(OP, other)),
     }
 }

@@ -1,6 +1,8 @@
 //! Convolution of channels-last features, with bias, residual and activation in the same pass.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -49,6 +51,8 @@ pub struct PreparedConv2d {
 #[derive(Debug, Clone)]
 enum Weights {
     Cpu(Arc<cpu::Weights>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Weights>),
 }
 
 impl PreparedConv2d {
@@ -63,7 +67,7 @@ impl PreparedConv2d {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Shape`](crate::Error::Shape) for a stride of zero, [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    /// [`Error::Shape`](crate::Error::Shape) for a stride of zero, [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<Self> {
         Self::with_choice(Isa::preferred(), cpu::Algorithm::choose, weight, bias, params)
     }
@@ -101,6 +105,11 @@ impl PreparedConv2d {
                     }),
                 })??;
                 Weights::Cpu(Arc::new(weights))
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => {
+                let algorithm = cuda::Algorithm::PREFERRED;
+                Weights::Cuda(Arc::new(cuda::Weights::new(algorithm, weight, bias)?))
             }
             other => return Err(unsupported(OP, other)),
         };
@@ -155,7 +164,9 @@ impl PreparedConv2d {
 /// | returns | `[N, Ho, Wo, O]` | that of the weights, or what [`PreparedConv2d::with_output`] chose |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as products of cuBLAS with windows
+/// that are laid out for up to 64 MiB at a time, and one launch for all that follows them. A 1×1 window with stride 1
+/// needs no layout. On CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.
@@ -217,6 +228,10 @@ pub fn conv2d(
             weights.output,
             run_on_cpu(input, dims, out_dims, packed, residual, activation)
         ),
+        #[cfg(feature = "cuda")]
+        Weights::Cuda(layer) => {
+            cuda::run(input, layer, out_dims, weights.params, residual, activation, weights.output)
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Linear layer: a product with weights, bias and activation in the same pass.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -37,6 +39,8 @@ pub struct PreparedLinear {
 #[derive(Debug, Clone)]
 enum Weights {
     Cpu(Arc<PackedMatrix>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Weights>),
 }
 
 impl PreparedLinear {
@@ -51,7 +55,7 @@ impl PreparedLinear {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices other than the CPU.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
         Self::for_isa(Isa::preferred(), weight, bias)
     }
@@ -80,6 +84,8 @@ impl PreparedLinear {
                 })??;
                 Weights::Cpu(Arc::new(packed))
             }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
             other => return Err(unsupported(OP, other)),
         };
         let (dtype, device) = (weight.dtype(), weight.device().clone());
@@ -124,7 +130,8 @@ impl PreparedLinear {
 /// | returns | `[R, O]` | that of the weights, or what [`PreparedLinear::with_output`] chose |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as a product of cuBLAS and one
+/// launch. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
 /// None.
@@ -162,6 +169,8 @@ pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) 
             weights.output,
             run_on_cpu(input, [rows, columns], packed, activation)
         ),
+        #[cfg(feature = "cuda")]
+        Weights::Cuda(layer) => cuda::run(input, layer, activation, weights.output),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Max pooling of channels-last features.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -34,11 +36,11 @@ pub struct MaxPool2dParams {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, C]` | f32, bf16 |
+/// | `input` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
 /// | returns | `[N, Ho, Wo, C]` | that of `input` |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -79,6 +81,8 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
             run_on_cpu::<bf16>(input, dims, out_dims, params)
         }
         Device::Cpu => run_on_cpu::<f32>(input, dims, out_dims, params),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(input, dims, out_dims, params),
         other => Err(unsupported(OP, other)),
     }
 }

@@ -1,5 +1,5 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Tensor};
 
 use super::OP;
 use crate::error::Result;
@@ -21,6 +21,16 @@ pub(super) fn run(parts: &[&Tensor], device: &Device) -> Result<Tensor> {
     let gpu = of(OP, device)?;
     let total: usize = parts.iter().map(|part| part.elem_count()).sum();
     let packed = Output::<f32>::new(gpu, total)?;
+    write(gpu, parts, packed.pointer())?;
+    Ok(packed.into_tensor(total))
+}
+
+/// Like [`run`], to the memory of a tensor with room for all.
+pub(super) fn run_into(parts: &[&Tensor], packed: &Tensor) -> Result<()> {
+    write(of(OP, packed.device())?, parts, pointer::<f32>(packed)?)
+}
+
+fn write(gpu: &CudaDevice, parts: &[&Tensor], packed: u64) -> Result<()> {
     let mut first = 0;
     for parts in parts.chunks(Table::CAPACITY) {
         let held: Vec<Tensor> =
@@ -38,7 +48,7 @@ pub(super) fn run(parts: &[&Tensor], device: &Device) -> Result<Tensor> {
         let longest = entries.iter().map(|(_, length)| *length).max().unwrap_or(0);
         let grid = Grid::over_rows(longest, entries.len());
         let table = Table::new(entries);
-        launch!(gpu, PACK_RESULTS, "pack_results", grid, table, places, packed.pointer());
+        launch!(gpu, PACK_RESULTS, "pack_results", grid, table, places, packed);
     }
-    Ok(packed.into_tensor(total))
+    Ok(())
 }

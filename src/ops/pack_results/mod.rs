@@ -34,9 +34,7 @@ pub fn pack_results(parts: &[&Tensor]) -> Result<Tensor> {
         && first.device().is_cuda()
     {
         for part in parts {
-            if part.dtype() != DType::U32 {
-                argument(OP, "parts", part).dtype(DType::F32)?.same_device(first)?;
-            }
+            check_part(part)?.same_device(first)?;
         }
         return cuda::run(parts, first.device());
     }
@@ -55,4 +53,30 @@ pub fn pack_results(parts: &[&Tensor]) -> Result<Tensor> {
     }
     let total = packed.len();
     Ok(Tensor::from_vec(packed, total, &Device::Cpu)?)
+}
+
+/// Like [`pack_results`], over what a tensor `[total]` f32 on the same GPU holds: for results that must stay in place.
+#[cfg(feature = "cuda")]
+pub(crate) fn pack_results_into(parts: &[&Tensor], packed: &Tensor) -> Result<()> {
+    let total = parts.iter().map(|part| part.elem_count()).sum();
+    argument(OP, "packed", packed).dtype(DType::F32)?.shape(&[total], "[total]")?;
+    for part in parts {
+        check_part(part)?.same_device(packed)?;
+    }
+    cuda::run_into(parts, packed)
+}
+
+#[cfg(feature = "cuda")]
+fn check_part(part: &Tensor) -> Result<check::Argument<'_>> {
+    let part_argument = argument(OP, "parts", part);
+    if part.dtype() == DType::U32 { Ok(part_argument) } else { part_argument.dtype(DType::F32) }
+}
+
+/// Counts the download of a packed tensor that is on a GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn count_download(packed: &Tensor) {
+    use super::support::cuda::{Event, count};
+    if packed.device().is_cuda() {
+        count(Event::Download);
+    }
 }

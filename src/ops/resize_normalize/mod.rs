@@ -1,6 +1,8 @@
 //! From pixels to the batch: normalises, resizes and pads images of any size.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -26,6 +28,8 @@ pub enum PixelSource<'a> {
         /// Columns.
         width: usize,
     },
+    /// `[H, W, 3]` u8 of `0..=255`, red, green, blue, on the device of the batch already.
+    Resident(&'a Tensor),
     /// `[3, H, W]` f32 in `0..=1`, planes red, green, blue, on the device of the batch.
     Planar(&'a Tensor),
 }
@@ -60,7 +64,8 @@ pub struct ResizeNormalizeParams {
 /// | returns | `[N, padded.0, padded.1, 3]` | `params.dtype` | standard deviations |
 ///
 /// # Devices
-/// CPU. O(N·H·W) time; pixels are normalised as they are sampled, so scratch does not grow with the images.
+/// CPU; CUDA, where the bytes of all images go up in a single copy, followed by a launch per image. O(N·H·W) time; pixels
+/// are normalised as they are sampled, so scratch does not grow with the images.
 ///
 /// # Gradients
 /// None.
@@ -109,6 +114,13 @@ pub fn resize_normalize(
                             let pixels = cpu::Bytes::new(bytes, params);
                             cpu::run(&pixels, (*height, *width), *resized, params.padded, canvas);
                         }
+                        PixelSource::Resident(bytes) => {
+                            let (height, width, _) = bytes.dims3()?;
+                            with_slice(bytes, |bytes: &[u8]| {
+                                let pixels = cpu::Bytes::new(bytes, params);
+                                cpu::run(&pixels, (height, width), *resized, params.padded, canvas);
+                            })?;
+                        }
                         PixelSource::Planar(planes) => {
                             let (_, height, width) = planes.dims3()?;
                             with_slice(planes, |planes: &[f32]| {
@@ -122,6 +134,8 @@ pub fn resize_normalize(
             let batch = Tensor::from_vec(batch, (images.len(), height, width, 3), device)?;
             Ok(batch.to_dtype(params.dtype)?)
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(images, params, device),
         other => Err(unsupported(OP, other)),
     }
 }
@@ -162,6 +176,15 @@ fn check(
                     return fault(what, found, expected);
                 }
                 (*height, *width)
+            }
+            PixelSource::Resident(bytes) => {
+                let expected = "[H, W, 3]";
+                let bytes = argument(OP, "images", bytes).dtype(DType::U8)?.on(device)?;
+                let [height, width, channels] = bytes.dims(expected)?;
+                if channels != 3 {
+                    return Err(bytes.shape_error(expected));
+                }
+                (height, width)
             }
             PixelSource::Planar(planes) => {
                 let expected = "[3, H, W]";

@@ -1,6 +1,8 @@
 //! Pools a fixed grid of features from each box, from the pyramid level that suits the box's size.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -97,20 +99,22 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// # Shapes
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
-/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32, or all bf16 | |
+/// | `levels` | `[N, H_l, W_l, C]` each, finest first | f32, bf16; f16 on CUDA; one for all | |
 /// | `boxes` | `[N, K, 4]` | f32 | pixels of the resized image, xyxy |
 /// | `counts` | `[N]` | u32 | valid slots per image, ≤ K |
 /// | returns | `[N·K, output, output, C]` | that of `levels` | image after image; 0 above the counts |
 ///
 /// # Devices
-/// CPU. O(N·K·output²·sampling²·C) time; no scratch but a list of samples per thread.
+/// CPU, with no scratch but a list of samples per thread; CUDA, in one launch without scratch, for at most 8 levels.
+/// O(N·K·output²·sampling²·C) time. Every box has the same level on every device.
 ///
 /// # Gradients
 /// None.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`] or [`Error::Device`] when the arguments don't fit the table or each other;
-/// [`Error::Config`] for a grid of no cells or no samples, or a scale that is no positive number;
+/// [`Error::Config`] for a grid of no cells or no samples, a scale or canonical size that is no positive number, a
+/// canonical level that is none, or too many levels for CUDA;
 /// [`Error::Unsupported`] on other devices.
 ///
 /// # Example
@@ -141,6 +145,8 @@ pub fn roi_align(
             run_on_cpu::<bf16>(levels, boxes, counts, params, dims)
         }
         Device::Cpu => run_on_cpu::<f32>(levels, boxes, counts, params, dims),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(levels, channels, boxes, counts, params),
         other => Err(unsupported(OP, other)),
     }
 }
@@ -218,6 +224,14 @@ fn check(
             return Err(fault("spatial_scales", format!("{scales:?}"), expected));
         }
     };
+    for (field, value, usable) in [
+        ("canonical_size", params.canonical_size, params.canonical_size > 0.0),
+        ("canonical_level", params.canonical_level, true),
+    ] {
+        if !usable || !value.is_finite() {
+            return Err(fault(field, value.to_string(), "a positive number".to_owned()));
+        }
+    }
     for (field, value) in [("output", params.output), ("sampling", params.sampling)] {
         if value == 0 {
             return Err(fault(field, "0".to_owned(), "at least 1".to_owned()));

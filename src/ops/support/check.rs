@@ -34,8 +34,8 @@ impl<'a> Argument<'a> {
 
     /// Requires a dtype that layers can compute in on the tensor's device.
     pub fn compute_dtype(self) -> Result<Self> {
-        match self.tensor.dtype() {
-            DType::BF16 if self.tensor.device().is_cpu() => Ok(self),
+        match (self.tensor.device(), self.tensor.dtype()) {
+            (Device::Cuda(_), DType::F16 | DType::BF16) | (Device::Cpu, DType::BF16) => Ok(self),
             _ => self.dtype(DType::F32),
         }
     }

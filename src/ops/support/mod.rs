@@ -9,5 +9,6 @@ pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod order;
 pub(crate) mod parallel;
+pub(crate) mod paste;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,6 +1,8 @@
 //! The top-down step of a feature pyramid: a coarse map enlarged to a fine one's size, plus the fine one.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -24,11 +26,11 @@ const OP: &str = "upsample_add";
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
 /// | `coarse` | `[N, h, w, C]` | that of `lateral` |
-/// | `lateral` | `[N, H, W, C]` | f32, bf16 |
+/// | `lateral` | `[N, H, W, C]` | f32, bf16; f16 on CUDA |
 /// | returns | `[N, H, W, C]` | that of `lateral` |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
 /// None.
@@ -39,7 +41,7 @@ const OP: &str = "upsample_add";
 ///
 /// # Example
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{Device, Tensor};
 /// use candle_detection::ops::upsample_add;
 ///
 /// let coarse = Tensor::new(&[1f32, 2.0], &Device::Cpu)?.reshape((1, 1, 2, 1))?;
@@ -64,8 +66,15 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
     match lateral.device() {
         Device::Cpu if lateral.dtype() == DType::BF16 => run_on_cpu::<bf16>(coarse, lateral),
         Device::Cpu => run_on_cpu::<f32>(coarse, lateral),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(coarse, lateral),
         other => Err(unsupported(OP, other)),
     }
+}
+
+/// Coarse cells per fine one.
+fn ratio(coarse: usize, fine: usize) -> f32 {
+    coarse as f32 / fine as f32
 }
 
 fn run_on_cpu<E: Element>(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
@@ -83,6 +92,6 @@ fn run_on_cpu<E: Element>(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
 
 /// For each fine index, the coarse index that it takes its value from.
 fn nearest(coarse: usize, fine: usize) -> Vec<usize> {
-    let ratio = coarse as f32 / fine as f32;
+    let ratio = ratio(coarse, fine);
     (0..fine).map(|i| ((i as f32 * ratio).floor() as usize).min(coarse.saturating_sub(1))).collect()
 }

@@ -1,9 +1,9 @@
 //! The mask of one detection: small probabilities in a box, until somebody needs pixels.
 //!
-//! `paste` computes pixels as torchvision does, `rle` and `polygon` turn pixels into the two forms of COCO files.
+//! `region` has the pixels that torchvision computes, `rle` and `polygon` turn pixels into the two forms of COCO files.
 
-mod paste;
 mod polygon;
+mod region;
 mod rle;
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::detections::BoxXyxy;
 use super::image::ImageSize;
 use crate::error::{Error, Result};
 
-pub use paste::MaskRegion;
 pub use polygon::{Polygon, PolygonKind};
+pub use region::MaskRegion;
 pub use rle::Rle;
 
 /// Mask probabilities of one box, at the head's resolution until somebody needs pixels.
@@ -77,7 +77,7 @@ impl Mask {
     /// Cost and memory follow the part of the image that the box covers, not the image. It is the box after torchvision's
     /// growth by `(side + 2) / side`, so up to 4 % wider on each side than the detection's for a side of 28.
     pub fn region(&self) -> MaskRegion {
-        paste::region(self.side, &self.probabilities, self.bbox, self.image_size)
+        MaskRegion::new(self.side, &self.probabilities, self.bbox, self.image_size)
     }
 
     /// The mask as an image of probabilities, as torchvision returns it: 0 outside the box, 4 · height · width bytes.

@@ -1,6 +1,6 @@
 //! Outlines along the edges of pixels.
 
-use super::paste::MaskRegion;
+use super::region::MaskRegion;
 
 /// Whether an outline encloses pixels of the mask or a hole in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

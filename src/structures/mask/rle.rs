@@ -2,7 +2,7 @@
 
 use image::GrayImage;
 
-use super::paste::MaskRegion;
+use super::region::MaskRegion;
 use crate::error::{Error, Result};
 use crate::structures::ImageSize;
 

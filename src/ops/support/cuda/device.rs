@@ -41,3 +41,16 @@ fn keep_memory(device: &CudaDevice) -> Result<()> {
     }
     Ok(())
 }
+
+/// The most bytes that tensors of a device have taken at once, where its memory pool tells.
+pub(crate) fn peak_memory(device: &CudaDevice) -> Option<u64> {
+    let stream = device.cuda_stream();
+    let mut bytes = 0u64;
+    // SAFETY: the handle is that of a live context, and the attribute is a 64-bit number.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(stream.context().cu_device()).ok()?;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        result::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()).ok()?;
+    }
+    (bytes > 0).then_some(bytes)
+}

@@ -3,6 +3,7 @@
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{LaunchArgs, LaunchConfig};
 
+use super::traffic::{Event, count};
 use crate::error::Result;
 
 /// Threads of a block where nothing speaks for another number.
@@ -38,7 +39,7 @@ impl Grid {
 /// launch!(device, NMS, "nms_rank", Grid::over(n), boxes, n as u32);
 /// ```
 macro_rules! launch {
-    ($device:expr, $module:expr, $name:literal, $grid:expr, $($argument:expr),+ $(,)?) => {{
+    ($device:expr, $module:expr, $name:expr, $grid:expr, $($argument:expr),+ $(,)?) => {{
         use candle_core::cuda_backend::cudarc::driver::PushKernelArg as _;
         let function = $module.function($device, $name)?;
         let stream = $device.cuda_stream();
@@ -53,12 +54,25 @@ macro_rules! launch {
 }
 pub(crate) use launch;
 
+/// The name of a kernel that exists for every compute dtype: `for_dtype!("linear", DType::F16)` is `"linear_f16"`.
+macro_rules! for_dtype {
+    ($name:literal, $dtype:expr) => {
+        match $dtype {
+            candle_core::DType::F16 => concat!($name, "_f16"),
+            candle_core::DType::BF16 => concat!($name, "_bf16"),
+            _ => concat!($name, "_f32"),
+        }
+    };
+}
+pub(crate) use for_dtype;
+
 /// Starts what [`launch!`] put together.
 pub(crate) fn start(mut arguments: LaunchArgs, grid: Grid) -> Result<()> {
     let Grid { blocks, threads } = grid;
     if blocks.0 == 0 || blocks.1 == 0 {
         return Ok(());
     }
+    count(Event::Launch);
     let config = LaunchConfig { grid_dim: blocks, block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the arguments are those of the kernel by number and size, as each `cuda.rs` stands next to its
     // `kernel.cu`; addresses come from live tensors of sizes that the op's `mod.rs` has checked.

@@ -3,7 +3,8 @@
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, DType, Shape, Storage, Tensor};
+use half::{bf16, f16};
 
 use crate::error::Result;
 use crate::ops::support::check::unsupported;
@@ -19,13 +20,26 @@ pub(crate) fn pointer<T: CudaDType + DeviceRepr>(tensor: &Tensor) -> Result<u64>
     Ok(start + (layout.start_offset() * size_of::<T>()) as u64)
 }
 
+/// Like [`pointer`], for a tensor of any compute dtype.
+pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
+    match tensor.dtype() {
+        DType::F16 => pointer::<f16>(tensor),
+        DType::BF16 => pointer::<bf16>(tensor),
+        _ => pointer::<f32>(tensor),
+    }
+}
+
 /// Turns variables that hold CUDA tensors into their addresses, for the rest of the scope.
 ///
-/// `point!(boxes: f32, groups: u32);` A tensor that is not contiguous is copied first, which no room does.
+/// `point!(boxes: f32, groups: u32);` or, for tensors of any compute dtype, `point!(features);` A tensor that is not contiguous is copied first, which no room does.
 macro_rules! point {
     ($($name:ident: $value:ty),+) => {$(
         let held = $name.contiguous()?;
         let $name = $crate::ops::support::cuda::pointer::<$value>(&held)?;
+    )+};
+    ($($name:ident),+) => {$(
+        let held = $name.contiguous()?;
+        let $name = $crate::ops::support::cuda::address(&held)?;
     )+};
 }
 pub(crate) use point;
@@ -54,5 +68,24 @@ impl<T: CudaDType + DeviceRepr> Output<T> {
     pub fn into_tensor(self, shape: impl Into<Shape>) -> Tensor {
         let storage = T::wrap_cuda_slice(self.values, self.device);
         Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+    }
+}
+
+/// A tensor of a compute dtype that a kernel fills, and its address; see [`Output::new`].
+pub(crate) fn output(
+    device: &CudaDevice,
+    dtype: DType,
+    shape: impl Into<Shape>,
+) -> Result<(Tensor, u64)> {
+    fn of<T: CudaDType + DeviceRepr>(device: &CudaDevice, shape: Shape) -> Result<(Tensor, u64)> {
+        let values = Output::<T>::new(device, shape.elem_count())?;
+        let address = values.pointer();
+        Ok((values.into_tensor(shape), address))
+    }
+    let shape = shape.into();
+    match dtype {
+        DType::F16 => of::<f16>(device, shape),
+        DType::BF16 => of::<bf16>(device, shape),
+        _ => of::<f32>(device, shape),
     }
 }

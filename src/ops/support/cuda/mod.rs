@@ -7,16 +7,29 @@
 //! it have run, even where the tensor is dropped before: memory is given back in stream order.
 
 mod device;
+mod finish;
+mod gemm;
+mod graph;
 mod kernels;
 mod launch;
 mod memory;
+mod rows;
+mod staging;
 mod tables;
+mod traffic;
 
-pub(crate) use device::open;
+pub(crate) use device::{open, peak_memory};
+pub(crate) use finish::Finish;
+pub(crate) use gemm::Product;
+pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
-pub(crate) use launch::{Grid, launch, start};
-pub(crate) use memory::{Output, point, pointer};
-pub(crate) use tables::{ImageSizes, Table};
+pub(crate) use launch::{Grid, for_dtype, launch, start};
+pub(crate) use memory::{Output, address, output, point, pointer};
+pub(crate) use rows::Rows;
+pub(crate) use staging::{upload, upload_into};
+pub(crate) use tables::{ImageSizes, Table, fits};
+pub use traffic::Traffic;
+pub(crate) use traffic::{Event, count, traffic};
 
 use candle_core::{CudaDevice, Device};
 

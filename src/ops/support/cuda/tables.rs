@@ -2,6 +2,8 @@
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 
+use crate::error::{Error, Result};
+
 /// Entries of a [`Table`].
 pub(super) const TABLE: usize = 8;
 /// Images of one launch.
@@ -61,4 +63,17 @@ impl ImageSizes {
             (first, part.len(), table)
         })
     }
+}
+
+/// Requires that a list fits a table.
+pub(crate) fn fits(op: &str, field: &str, n: usize, limit: usize) -> Result<()> {
+    if n <= limit {
+        return Ok(());
+    }
+    Err(Error::Config {
+        origin: op.to_owned(),
+        field: field.to_owned(),
+        found: format!("{n} entries"),
+        expected: format!("at most {limit} on a GPU, where the table is a kernel's argument"),
+    })
 }

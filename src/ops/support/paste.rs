@@ -5,14 +5,12 @@
 //! corners and without antialiasing resizes the one to the other. All arithmetic is f32 in torchvision's order, so that
 //! pixels at a threshold fall on the same side.
 
-use crate::structures::{BoxXyxy, ImageSize};
-
 /// Zeros around the probabilities, so that the interpolation at an object's edge has something to fall off to.
 const PADDING: usize = 1;
 
-/// The part of an image that a mask's box covers, with a probability per pixel; everything outside is 0.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MaskRegion {
+/// The part of an image that a box covers, with a probability per pixel; everything outside is 0.
+#[derive(Debug, Default)]
+pub(crate) struct Region {
     /// First column.
     pub x: usize,
     /// First row.
@@ -21,17 +19,13 @@ pub struct MaskRegion {
     pub width: usize,
     /// Rows; 0 when the box misses the image.
     pub height: usize,
-    /// `height · width` values in `0..=1`, row by row.
+    /// `height · width` values, row by row.
     pub probabilities: Vec<f32>,
 }
 
-impl MaskRegion {
-    const EMPTY: Self = Self { x: 0, y: 0, width: 0, height: 0, probabilities: Vec::new() };
-
-    /// The rows, top to bottom, of `width` probabilities each.
-    pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
-        self.probabilities.chunks_exact(self.width.max(1))
-    }
+/// How much a box grows with the border.
+pub(crate) fn growth(side: usize) -> f32 {
+    ((side + 2 * PADDING) as f64 / side as f64) as f32
 }
 
 /// The pixels that a box covers along one axis.
@@ -93,18 +87,18 @@ impl Tap {
     }
 }
 
-/// The pixels of `bbox` inside the image.
-pub(super) fn region(
+/// The pixels of an xyxy box inside an image of (height, width).
+pub(crate) fn region(
     side: usize,
     probabilities: &[f32],
-    bbox: BoxXyxy,
-    image_size: ImageSize,
-) -> MaskRegion {
+    [x1, y1, x2, y2]: [f32; 4],
+    (height, width): (usize, usize),
+) -> Region {
     let padded_side = side + 2 * PADDING;
-    let scale = (padded_side as f64 / side as f64) as f32;
-    let columns = Span::new(bbox.x1, bbox.x2, scale, image_size.width);
-    let rows = Span::new(bbox.y1, bbox.y2, scale, image_size.height);
-    let (Some(columns), Some(rows)) = (columns, rows) else { return MaskRegion::EMPTY };
+    let scale = growth(side);
+    let columns = Span::new(x1, x2, scale, width);
+    let rows = Span::new(y1, y2, scale, height);
+    let (Some(columns), Some(rows)) = (columns, rows) else { return Region::default() };
 
     let column_taps: Vec<Tap> = columns.taps(padded_side).collect();
     let mut low = StretchedRow::new(columns.count);
@@ -119,7 +113,7 @@ pub(super) fn region(
         high.fill(tap.high, side, probabilities, &column_taps);
         pixels.extend(low.values.iter().zip(&high.values).map(|(&low, &high)| tap.mix(low, high)));
     }
-    MaskRegion {
+    Region {
         x: columns.first,
         y: rows.first,
         width: columns.count,

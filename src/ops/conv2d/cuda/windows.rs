@@ -1,0 +1,104 @@
+//! Sums of a convolution as products of laid-out windows with the filters; see `kernel.cu`.
+
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+
+use super::Job;
+use crate::error::Result;
+use crate::ops::conv2d::Conv2dParams;
+use crate::ops::support::cuda::{CONV2D, Output, Product, Rows, address, launch};
+
+/// Bytes of windows that are laid out at a time: enough for products that fill a GPU, little beside its memory.
+const WINDOW_BYTES: usize = 64 << 20;
+/// Windows of all parts but the last come in multiples of this, as products are made of tiles.
+const WINDOW_TILE: usize = 128;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Windows {
+    places: Rows,
+    input: u64,
+    lines: u64,
+    first_pixel: u32,
+    height: u32,
+    width: u32,
+    out_height: u32,
+    out_width: u32,
+    window_height: u32,
+    window_width: u32,
+    stride: u32,
+    padding: u32,
+    unused: u32,
+}
+
+// SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
+unsafe impl DeviceRepr for Windows {}
+
+impl Job<'_> {
+    /// Computes the sums of products, without bias and residual.
+    pub fn multiply_windows(&self) -> Result<()> {
+        let terms = self.window[0] * self.window[1] * self.dims[3];
+        let columns = self.out_dims[3];
+        let filters = address(&self.weights.filters)?;
+        let multiply = |rows, lines, out| {
+            let product = Product { rows, terms, columns, dtype: self.dtype, output: self.output };
+            product.run(self.device, lines, filters, out)
+        };
+        if self.window == [1, 1] && self.params == (Conv2dParams { stride: 1, padding: 0 }) {
+            return multiply(self.pixels(), self.input, self.out);
+        }
+        let line = terms * self.dtype.size_in_bytes();
+        let part = part_of(self.pixels(), WINDOW_BYTES / line);
+        // From the pool, in the order of the stream: layers and threads share the memory without knowing of each other.
+        let lines = Output::<u8>::new(self.device, part * line)?;
+        for first in (0..self.pixels()).step_by(part) {
+            let rows = part.min(self.pixels() - first);
+            self.lay_out(first, rows, lines.pointer())?;
+            let offset = first * columns * self.output.size_in_bytes();
+            multiply(rows, lines.pointer(), self.out + offset as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the windows of `n` output pixels from `first` on.
+    fn lay_out(&self, first: usize, n: usize, lines: u64) -> Result<()> {
+        let [_, height, width, channels] = self.dims;
+        let [_, out_height, out_width, _] = self.out_dims;
+        let [window_height, window_width] = self.window;
+        let bytes = channels * self.dtype.size_in_bytes();
+        let divides = |access: &usize| {
+            bytes.is_multiple_of(*access) && self.input.is_multiple_of(*access as u64)
+        };
+        let access = [16, 8, 4].into_iter().find(divides).unwrap_or(2);
+        let windows = Windows {
+            places: Rows::one_by_one(n * window_height * window_width, bytes / access),
+            input: self.input,
+            lines,
+            first_pixel: first as u32,
+            height: height as u32,
+            width: width as u32,
+            out_height: out_height as u32,
+            out_width: out_width as u32,
+            window_height: window_height as u32,
+            window_width: window_width as u32,
+            stride: self.params.stride as u32,
+            padding: self.params.padding as u32,
+            unused: 0,
+        };
+        let kernel = match access {
+            16 => "conv2d_windows_16",
+            8 => "conv2d_windows_8",
+            4 => "conv2d_windows_4",
+            _ => "conv2d_windows_2",
+        };
+        launch!(self.device, CONV2D, kernel, windows.places.grid(), windows);
+        Ok(())
+    }
+}
+
+/// Equal parts of `n` of at most about `limit`, in whole tiles where there are several.
+fn part_of(n: usize, limit: usize) -> usize {
+    match n.div_ceil(limit.max(1)) {
+        0 | 1 => n.max(1),
+        parts => n.div_ceil(parts).next_multiple_of(WINDOW_TILE),
+    }
+}

@@ -1,0 +1,82 @@
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{DType, Tensor};
+
+use super::OP;
+use crate::error::Result;
+use crate::ops::support::activation::Activation;
+use crate::ops::support::cuda::{
+    CONV_TRANSPOSE2D, Output, Product, Rows, address, for_dtype, launch, of, output, point,
+};
+
+/// Bytes of products that wait for their place at a time: they are read again while a cache may still have them.
+const PRODUCT_BYTES: usize = 32 << 20;
+
+/// `[2, 2, O, I]` filters and `[O]` bias.
+#[derive(Debug)]
+pub(super) struct Weights {
+    filters: Tensor,
+    bias: Tensor,
+}
+
+impl Weights {
+    /// From `[I, O, 2, 2]`.
+    pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let filters = weight.detach().permute((2, 3, 1, 0))?.force_contiguous()?;
+        Ok(Self { filters, bias: bias.detach().force_contiguous()? })
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Spread {
+    places: Rows,
+    products: u64,
+    bias: u64,
+    out: u64,
+    first_pixel: u32,
+    width: u32,
+    relu: u32,
+    unused: u32,
+}
+
+// SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
+unsafe impl DeviceRepr for Spread {}
+
+/// Enlarges `[N, H, W, I]` to `[N, 2H, 2W, O]`.
+pub(super) fn run(
+    input: &Tensor,
+    weights: &Weights,
+    activation: Activation,
+    dtype: DType,
+) -> Result<Tensor> {
+    let device = of(OP, input.device())?;
+    let (batch, height, width, terms) = input.dims4()?;
+    let (pixels, outputs) = (batch * height * width, weights.bias.elem_count());
+    let (tensor, out) = output(device, dtype, (batch, 2 * height, 2 * width, outputs))?;
+    let input_dtype = input.dtype();
+    point!(input);
+    let (filters, bias) = (address(&weights.filters)?, address(&weights.bias)?);
+    let columns = 4 * outputs;
+    let part = (PRODUCT_BYTES / (columns * dtype.size_in_bytes())).clamp(1, pixels.max(1));
+    let waiting = Output::<u8>::new(device, part * columns * dtype.size_in_bytes())?;
+    let products = waiting.pointer();
+    for first in (0..pixels).step_by(part) {
+        let rows = part.min(pixels - first);
+        let left = input + (first * terms * input_dtype.size_in_bytes()) as u64;
+        Product { rows, terms, columns, dtype: input_dtype, output: dtype }
+            .run(device, left, filters, products)?;
+        let argument = Spread {
+            places: Rows::new(4 * rows, outputs, &[products, bias, out]),
+            products,
+            bias,
+            out,
+            first_pixel: first as u32,
+            width: width as u32,
+            relu: u32::from(activation == Activation::Relu),
+            unused: 0,
+        };
+        let kernel = for_dtype!("conv_transpose2d", dtype);
+        launch!(device, CONV_TRANSPOSE2D, kernel, argument.places.grid(), argument);
+    }
+    Ok(tensor)
+}

@@ -1,0 +1,512 @@
+//! Ops on pixels, features and weights: every one on the CPU against CUDA, in all compute dtypes.
+
+use candle_core::{DType, Device, Tensor};
+use candle_detection::ops::{
+    Activation, Conv2dParams, MaxPool2dParams, PasteMasksParams, PixelSource, PreparedConv2d,
+    PreparedConvTranspose2d, PreparedLinear, ResizeNormalizeParams, RoiAlignParams, class_masks,
+    conv_transpose2d, conv2d, linear, max_pool2d, paste_masks, resize_normalize, roi_align,
+    upsample_add,
+};
+
+use super::counters::{alone, count};
+use super::support::{Random, assert_close, assert_equal, cuda, upload, values};
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// What a sum may differ by, relative to the largest: of f32, the order of additions; of halves, the roundings of the
+/// sum and of what bias and residual make of it, four units of half a last place.
+fn tolerance(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => 2f32.powi(-10),
+        DType::BF16 => 2f32.powi(-7),
+        _ => 1e-5,
+    }
+}
+
+/// Compares a result on CUDA with that of the CPU in f32.
+#[track_caller]
+fn assert_agrees(found: &Tensor, expected: &Tensor, tolerance: f32) {
+    let largest =
+        values(expected).iter().filter(|v| v.is_finite()).fold(1e-6f32, |m, v| m.max(v.abs()));
+    let found = found.to_device(&Device::Cpu).unwrap().to_dtype(expected.dtype()).unwrap();
+    assert_close(&found, expected, tolerance * largest);
+}
+
+/// The result of a second call, which must neither copy nor wait; the first loads the kernels.
+#[track_caller]
+fn quiet<T>(uploads: u64, work: impl Fn() -> T) -> T {
+    work();
+    let (result, counts) = count(&work);
+    if let Some(counts) = counts {
+        let copies = [counts.host_to_device, counts.device_to_host, counts.device_to_device];
+        assert_eq!((copies, counts.synchronizations), ([uploads, 0, 0], 0), "{counts:?}");
+    }
+    result
+}
+
+/// A tensor as it is after rounding to a dtype, in f32 on the CPU and in the dtype on the GPU.
+fn rounded(tensor: &Tensor, dtype: DType) -> (Tensor, Tensor) {
+    let halves = tensor.to_dtype(dtype).unwrap();
+    (halves.to_dtype(DType::F32).unwrap(), upload(&halves))
+}
+
+/// The same values as a part of a larger tensor, so that they begin at an odd address.
+fn misaligned(tensor: &Tensor) -> Tensor {
+    let n = tensor.elem_count();
+    let flat = Tensor::cat(
+        &[
+            &Tensor::zeros(1, tensor.dtype(), tensor.device()).unwrap(),
+            &tensor.flatten_all().unwrap(),
+        ],
+        0,
+    );
+    flat.unwrap().narrow(0, 1, n).unwrap().reshape(tensor.dims()).unwrap()
+}
+
+fn bytes(random: &mut Random, n: usize) -> Vec<u8> {
+    (0..n).map(|_| random.below(256) as u8).collect()
+}
+
+#[test]
+fn images_become_a_batch_with_one_upload() {
+    let _alone = alone();
+    let mut random = Random::new(1);
+    let sizes = [(7, 11), (1, 1), (20, 9), (6, 5)];
+    let images: Vec<Vec<u8>> = sizes.iter().map(|(h, w)| bytes(&mut random, h * w * 3)).collect();
+    let planes = random.tensor(&[3, 5, 8]);
+    let planes_on_gpu = upload(&planes);
+    let sources = |planes| {
+        let rgb = images.iter().zip(sizes);
+        let mut sources: Vec<PixelSource> = rgb
+            .map(|(bytes, (height, width))| PixelSource::Rgb8 { bytes, height, width })
+            .collect();
+        sources.insert(2, PixelSource::Planar(planes));
+        sources
+    };
+    for dtype in DTYPES {
+        let params = ResizeNormalizeParams {
+            mean: [0.485, 0.456, 0.406],
+            std: [0.229, 0.224, 0.225],
+            resized: vec![(13, 20), (3, 2), (10, 16), (11, 4), (6, 5)],
+            padded: (14, 24),
+            dtype,
+        };
+        let found =
+            quiet(1, || resize_normalize(&sources(&planes_on_gpu), &params, &cuda()).unwrap());
+        let expected = resize_normalize(&sources(&planes), &params, &Device::Cpu).unwrap();
+        assert_equal(&found, &expected);
+        let only_planes = [PixelSource::Planar(&planes_on_gpu)];
+        let params = ResizeNormalizeParams { resized: vec![(5, 8)], ..params };
+        let found = quiet(0, || resize_normalize(&only_planes, &params, &cuda()).unwrap());
+        let expected = resize_normalize(&[PixelSource::Planar(&planes)], &params, &Device::Cpu);
+        assert_equal(&found, &expected.unwrap());
+        let params = ResizeNormalizeParams { resized: vec![], ..params };
+        assert_eq!(resize_normalize(&[], &params, &cuda()).unwrap().dims(), [0, 14, 24, 3]);
+    }
+}
+
+/// Bytes go up through memory that is used again; no upload may overwrite another's.
+#[test]
+fn batches_of_growing_and_shrinking_images_keep_apart() {
+    let _alone = alone();
+    let mut random = Random::new(2);
+    let params = |size| ResizeNormalizeParams {
+        mean: [0.0; 3],
+        std: [1.0; 3],
+        resized: vec![(size, size)],
+        padded: (size, size),
+        dtype: DType::F32,
+    };
+    let images: Vec<(usize, Vec<u8>)> = [3, 40, 5, 100, 60, 2]
+        .into_iter()
+        .map(|size| (size, bytes(&mut random, size * size * 3)))
+        .collect();
+    let run = |device: &Device| -> Vec<Tensor> {
+        let batch = |(size, bytes): &(usize, Vec<u8>)| {
+            let image = PixelSource::Rgb8 { bytes, height: *size, width: *size };
+            resize_normalize(&[image], &params(*size), device).unwrap()
+        };
+        images.iter().map(batch).collect()
+    };
+    for (found, expected) in run(&cuda()).iter().zip(run(&Device::Cpu)) {
+        assert_equal(found, &expected);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Conv {
+    input: [usize; 4],
+    outputs: usize,
+    window: (usize, usize),
+    stride: usize,
+    padding: usize,
+}
+
+const fn conv(
+    input: [usize; 4],
+    outputs: usize,
+    window: (usize, usize),
+    stride: usize,
+    padding: usize,
+) -> Conv {
+    Conv { input, outputs, window, stride, padding }
+}
+
+const CONVS: [Conv; 8] = [
+    conv([2, 5, 7, 16], 8, (1, 1), 1, 0),
+    conv([1, 9, 6, 12], 5, (1, 1), 2, 0),
+    conv([2, 9, 11, 8], 12, (3, 3), 1, 1),
+    conv([1, 13, 9, 6], 7, (3, 3), 2, 1),
+    conv([2, 17, 15, 3], 16, (7, 7), 2, 3),
+    conv([1, 4, 5, 1], 1, (2, 3), 1, 0),
+    conv([1, 1, 1, 20], 4, (3, 3), 1, 1),
+    conv([0, 8, 8, 4], 4, (3, 3), 1, 1),
+];
+
+fn check_conv(case: Conv, dtype: DType, output: DType, activation: Activation, seed: u64) {
+    let Conv { input, outputs, window, stride, padding } = case;
+    let mut random = Random::new(seed);
+    let (input_cpu, input_gpu) = rounded(&random.tensor(&input), dtype);
+    let weight = random.tensor(&[outputs, input[3], window.0, window.1]);
+    let (weight_cpu, weight_gpu) = rounded(&weight, dtype);
+    let bias = random.tensor(&[outputs]);
+    let params = Conv2dParams { stride, padding };
+    let on_cpu = PreparedConv2d::new(&weight_cpu, &bias, params).unwrap();
+    let on_gpu = PreparedConv2d::new(&weight_gpu, &upload(&bias), params).unwrap();
+    let on_gpu = on_gpu.with_output(output);
+    let expected = conv2d(&input_cpu, &on_cpu, None, activation).unwrap();
+    let found = quiet(0, || conv2d(&input_gpu, &on_gpu, None, activation).unwrap());
+    assert_eq!(found.dtype(), output);
+    assert_agrees(&found, &expected, tolerance(dtype));
+    let (residual_cpu, residual_gpu) = rounded(&random.tensor(expected.dims()), dtype);
+    let expected = conv2d(&input_cpu, &on_cpu, Some(&residual_cpu), activation).unwrap();
+    let found = quiet(0, || conv2d(&input_gpu, &on_gpu, Some(&residual_gpu), activation).unwrap());
+    assert_agrees(&found, &expected, tolerance(dtype));
+    let found =
+        conv2d(&misaligned(&input_gpu), &on_gpu, Some(&misaligned(&residual_gpu)), activation);
+    assert_agrees(&found.unwrap(), &expected, tolerance(dtype));
+}
+
+#[test]
+fn convolutions_agree() {
+    let _alone = alone();
+    for (seed, case) in CONVS.into_iter().enumerate() {
+        for dtype in DTYPES {
+            check_conv(case, dtype, dtype, Activation::Relu, seed as u64);
+            check_conv(case, dtype, dtype, Activation::None, seed as u64);
+            check_conv(case, dtype, DType::F32, Activation::None, seed as u64);
+        }
+    }
+}
+
+/// More windows than are laid out at a time, so that the last part is a remainder.
+#[test]
+fn a_convolution_in_several_parts_agrees() {
+    let _alone = alone();
+    check_conv(
+        conv([2, 180, 170, 32], 4, (3, 3), 1, 1),
+        DType::F32,
+        DType::F32,
+        Activation::Relu,
+        9,
+    );
+}
+
+#[test]
+fn nan_passes_through_bias_and_activation() {
+    let _alone = alone();
+    let weight = Tensor::ones((4, 4, 1, 1), DType::F32, &cuda()).unwrap();
+    let bias = Tensor::zeros(4, DType::F32, &cuda()).unwrap();
+    let params = Conv2dParams { stride: 1, padding: 0 };
+    let weights = PreparedConv2d::new(&weight, &bias, params).unwrap();
+    let input = Tensor::new(&[[1f32, f32::NAN, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0]], &Device::Cpu);
+    let input = upload(&input.unwrap().reshape((1, 1, 2, 4)).unwrap());
+    let found = values(&conv2d(&input, &weights, None, Activation::Relu).unwrap());
+    assert!(found[..4].iter().all(|v| v.is_nan()) && found[4..] == [0.0; 4], "{found:?}");
+}
+
+/// Weights that change after a layer was prepared must not show in it.
+#[test]
+fn prepared_weights_are_copies() {
+    let _alone = alone();
+    let tensor = candle_core::Var::from_tensor(&Tensor::ones((2, 3), DType::F32, &cuda()).unwrap());
+    let weight = tensor.unwrap();
+    let bias = Tensor::zeros(2, DType::F32, &cuda()).unwrap();
+    let weights = PreparedLinear::new(&weight, &bias).unwrap();
+    weight.set(&weight.zeros_like().unwrap()).unwrap();
+    let input = Tensor::ones((1, 3), DType::F32, &cuda()).unwrap();
+    assert_eq!(values(&linear(&input, &weights, Activation::None).unwrap()), [3.0, 3.0]);
+}
+
+#[test]
+fn transposed_convolutions_agree() {
+    let _alone = alone();
+    let mut random = Random::new(11);
+    // The last makes more products than wait for their place at a time.
+    let cases = [
+        ([2, 3, 5, 8], 12),
+        ([3, 14, 14, 5], 3),
+        ([1, 1, 1, 1], 1),
+        ([0, 2, 2, 4], 4),
+        ([1, 190, 180, 2], 64),
+    ];
+    for (dims, outputs) in cases {
+        for dtype in if dims[1] > 100 { &DTYPES[..1] } else { &DTYPES } {
+            let (input_cpu, input_gpu) = rounded(&random.tensor(&dims), *dtype);
+            let (weight_cpu, weight_gpu) =
+                rounded(&random.tensor(&[dims[3], outputs, 2, 2]), *dtype);
+            let bias = random.tensor(&[outputs]);
+            let on_cpu = PreparedConvTranspose2d::new(&weight_cpu, &bias).unwrap();
+            let on_gpu = PreparedConvTranspose2d::new(&weight_gpu, &upload(&bias)).unwrap();
+            for activation in [Activation::Relu, Activation::None] {
+                let expected = conv_transpose2d(&input_cpu, &on_cpu, activation).unwrap();
+                let found = quiet(0, || conv_transpose2d(&input_gpu, &on_gpu, activation).unwrap());
+                assert_eq!(found.dtype(), *dtype);
+                assert_agrees(&found, &expected, tolerance(*dtype));
+            }
+            let on_gpu = on_gpu.with_output(DType::F32);
+            let found =
+                conv_transpose2d(&misaligned(&input_gpu), &on_gpu, Activation::None).unwrap();
+            let expected = conv_transpose2d(&input_cpu, &on_cpu, Activation::None).unwrap();
+            assert_eq!(found.dtype(), DType::F32);
+            assert_agrees(&found, &expected, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn linear_layers_agree() {
+    let _alone = alone();
+    let mut random = Random::new(13);
+    for (rows, inputs, outputs) in [(7, 64, 20), (1, 1, 1), (33, 50, 9), (0, 8, 4)] {
+        for dtype in DTYPES {
+            let (input_cpu, input_gpu) = rounded(&random.tensor(&[rows, inputs]), dtype);
+            let (weight_cpu, weight_gpu) = rounded(&random.tensor(&[outputs, inputs]), dtype);
+            let bias = random.tensor(&[outputs]);
+            let on_cpu = PreparedLinear::new(&weight_cpu, &bias).unwrap();
+            let on_gpu = PreparedLinear::new(&weight_gpu, &upload(&bias)).unwrap();
+            for activation in [Activation::Relu, Activation::None] {
+                let expected = linear(&input_cpu, &on_cpu, activation).unwrap();
+                let found = quiet(0, || linear(&input_gpu, &on_gpu, activation).unwrap());
+                assert_eq!(found.dtype(), dtype);
+                assert_agrees(&found, &expected, tolerance(dtype));
+            }
+            let found =
+                linear(&input_gpu, &on_gpu.with_output(DType::F32), Activation::None).unwrap();
+            let expected = linear(&input_cpu, &on_cpu, Activation::None).unwrap();
+            assert_eq!(found.dtype(), DType::F32);
+            assert_agrees(&found, &expected, 1e-5);
+        }
+    }
+}
+
+/// Values of any sign, with the ones that a maximum stumbles over.
+fn with_specials(random: &mut Random, dims: &[usize]) -> Tensor {
+    let mut raw = values(&random.tensor(dims));
+    for special in [f32::NAN, f32::NEG_INFINITY, f32::INFINITY, -0.0] {
+        if !raw.is_empty() {
+            let place = random.below(raw.len());
+            raw[place] = special;
+        }
+    }
+    Tensor::from_vec(raw, dims, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn pools_are_the_same() {
+    let _alone = alone();
+    let mut random = Random::new(17);
+    for dims in [[2, 9, 12, 8], [1, 23, 16, 5], [1, 1, 1, 4], [0, 4, 5, 3], [1, 3, 2, 300]] {
+        for (kernel, stride, padding) in [(3, 2, 1), (1, 2, 0), (2, 1, 1), (3, 1, 1)] {
+            let params = MaxPool2dParams { kernel, stride, padding };
+            for dtype in DTYPES {
+                let (on_cpu, on_gpu) = rounded(&with_specials(&mut random, &dims), dtype);
+                let expected = max_pool2d(&on_cpu, &params).unwrap().to_dtype(dtype).unwrap();
+                assert_equal(&quiet(0, || max_pool2d(&on_gpu, &params).unwrap()), &expected);
+                assert_equal(&max_pool2d(&misaligned(&on_gpu), &params).unwrap(), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn enlarged_sums_are_the_same() {
+    let _alone = alone();
+    let mut random = Random::new(19);
+    for (coarse, fine) in [
+        ((3, 4), (6, 8)),
+        ((4, 5), (7, 9)),
+        ((1, 1), (3, 5)),
+        ((7, 3), (13, 5)),
+        ((25, 42), (50, 83)),
+    ] {
+        for (batch, channels) in [(2, 4), (1, 3), (0, 4)] {
+            for dtype in DTYPES {
+                let small = with_specials(&mut random, &[batch, coarse.0, coarse.1, channels]);
+                let large = with_specials(&mut random, &[batch, fine.0, fine.1, channels]);
+                let (small_cpu, small_gpu) = rounded(&small, dtype);
+                let (large_cpu, large_gpu) = rounded(&large, dtype);
+                let expected =
+                    upsample_add(&small_cpu, &large_cpu).unwrap().to_dtype(dtype).unwrap();
+                assert_equal(
+                    &quiet(0, || upsample_add(&small_gpu, &large_gpu).unwrap()),
+                    &expected,
+                );
+                let found = upsample_add(&misaligned(&small_gpu), &large_gpu).unwrap();
+                assert_equal(&found, &expected);
+            }
+        }
+    }
+}
+
+/// Boxes of all sizes in and around an image of 100×130 pixels, and those that have no features.
+fn rois(random: &mut Random, n: usize) -> Tensor {
+    let hard: [[f32; 4]; 10] = [
+        [10.0, 10.0, 10.0, 10.0],
+        [-40.0, -30.0, 20.0, 15.0],
+        [90.0, 120.0, 300.0, 400.0],
+        [500.0, 500.0, 600.0, 640.0],
+        [30.0, 40.0, 20.0, 60.0],
+        [60.0, 50.0, 20.0, 10.0],
+        [f32::NAN, 0.0, 5.0, 5.0],
+        [0.0, 0.0, f32::INFINITY, 5.0],
+        [0.0, 0.0, 3e38, 3e38],
+        [0.0, 0.0, 130.0, 100.0],
+    ];
+    let ordinary: Vec<f32> = values(&random.boxes(n - hard.len(), 130.0, 100.0));
+    let all = [hard.as_flattened(), &ordinary].concat();
+    Tensor::from_vec(all, (n, 4), &Device::Cpu).unwrap()
+}
+
+#[test]
+fn pooled_regions_agree() {
+    let _alone = alone();
+    let mut random = Random::new(23);
+    let boxes = Tensor::stack(&[rois(&mut random, 16), rois(&mut random, 16)], 0).unwrap();
+    let boxes_on_gpu = upload(&boxes);
+    let params = |output, sampling| RoiAlignParams {
+        canonical_size: 40.0,
+        ..RoiAlignParams::new(output, sampling, vec![0.25, 0.125, 0.0625])
+    };
+    for (channels, params) in [(8, params(7, 2)), (3, params(2, 3)), (4, params(1, 1))] {
+        for dtype in DTYPES {
+            let level = |height, width| [2, height, width, channels];
+            let maps: Vec<(Tensor, Tensor)> = [level(26, 34), level(13, 17), level(7, 9)]
+                .iter()
+                .map(|dims| rounded(&random.tensor(dims), dtype))
+                .collect();
+            let on_cpu: Vec<&Tensor> = maps.iter().map(|(cpu, _)| cpu).collect();
+            let on_gpu: Vec<&Tensor> = maps.iter().map(|(_, gpu)| gpu).collect();
+            for counts in [[16u32, 11], [0, 16], [0, 0]] {
+                let counts = Tensor::new(&counts, &Device::Cpu).unwrap();
+                let expected = roi_align(&on_cpu, &boxes, &counts, &params).unwrap();
+                let counts = upload(&counts);
+                let found =
+                    quiet(0, || roi_align(&on_gpu, &boxes_on_gpu, &counts, &params).unwrap());
+                assert_eq!(found.dtype(), dtype);
+                assert_agrees(&found, &expected, tolerance(dtype));
+            }
+        }
+    }
+}
+
+/// Every level is filled with its number, so that results tell which one served a box: those one, two and three floats
+/// around the sides at which the level changes.
+#[test]
+fn boxes_keep_their_level() {
+    let _alone = alone();
+    let scales = vec![0.25, 0.125, 0.0625, 0.03125];
+    let maps: Vec<Tensor> = (1..=4)
+        .map(|level| Tensor::full(level as f32, (1, 8, 8, 4), &Device::Cpu).unwrap())
+        .collect();
+    let on_gpu: Vec<Tensor> = maps.iter().map(upload).collect();
+    let mut boxes = Vec::new();
+    for side in [56f32, 111.9999, 112.0, 223.9997, 224.0, 447.9995, 448.0, 896.0, 1e-30, 0.0] {
+        for step in -3i32..=3 {
+            let side = f32::from_bits(side.to_bits().saturating_add_signed(step));
+            boxes.push([0.0, 0.0, side, side]);
+        }
+    }
+    let n = boxes.len();
+    let boxes = Tensor::from_slice(boxes.as_flattened(), (1, n, 4), &Device::Cpu).unwrap();
+    let counts = Tensor::new(&[n as u32], &Device::Cpu).unwrap();
+    let params = RoiAlignParams::new(1, 1, scales);
+    let on_cpu: Vec<&Tensor> = maps.iter().collect();
+    let expected = roi_align(&on_cpu, &boxes, &counts, &params).unwrap();
+    let on_gpu: Vec<&Tensor> = on_gpu.iter().collect();
+    let found = roi_align(&on_gpu, &upload(&boxes), &upload(&counts), &params).unwrap();
+    assert_equal(&found, &expected);
+    let served: Vec<f32> = values(&expected);
+    assert!((1..=3).all(|level| served.contains(&(level as f32))), "{served:?}");
+}
+
+#[test]
+fn more_levels_than_a_launch_takes_are_named() {
+    let _alone = alone();
+    let map = Tensor::zeros((1, 2, 2, 4), DType::F32, &cuda()).unwrap();
+    let boxes = Tensor::zeros((1, 1, 4), DType::F32, &cuda()).unwrap();
+    let counts = Tensor::zeros(1, DType::U32, &cuda()).unwrap();
+    let params = RoiAlignParams::new(1, 1, vec![1.0; 9]);
+    let message = roi_align(&[&map; 9], &boxes, &counts, &params).unwrap_err().to_string();
+    assert!(message.contains("levels") && message.contains("at most 8"), "{message}");
+}
+
+#[test]
+fn masks_of_the_own_class_agree() {
+    let _alone = alone();
+    let mut random = Random::new(29);
+    for (dims, classes) in
+        [([6, 3, 5, 32], 7), ([5, 4, 4, 256], 91), ([3, 1, 1, 5], 2), ([0, 4, 4, 8], 3)]
+    {
+        let weight = random.tensor(&[classes, dims[3]]);
+        let bias = random.tensor(&[classes]);
+        let labels: Vec<u32> = (0..dims[0])
+            .map(|i| [0, 1, classes as u32 - 1, classes as u32, u32::MAX][i % 5])
+            .collect();
+        let labels = Tensor::from_vec(labels, dims[0], &Device::Cpu).unwrap();
+        let (weight_gpu, bias_gpu, labels_gpu) = (upload(&weight), upload(&bias), upload(&labels));
+        for dtype in DTYPES {
+            let (on_cpu, on_gpu) = rounded(&random.tensor(&dims), dtype);
+            let expected = class_masks(&on_cpu, &weight, &bias, &labels).unwrap();
+            let found =
+                quiet(0, || class_masks(&on_gpu, &weight_gpu, &bias_gpu, &labels_gpu).unwrap());
+            assert_close(&found, &expected, 2e-6);
+            let found = class_masks(&misaligned(&on_gpu), &weight_gpu, &bias_gpu, &labels_gpu);
+            assert_close(&found.unwrap(), &expected, 2e-6);
+        }
+    }
+}
+
+#[test]
+fn pasted_masks_are_the_same() {
+    let _alone = alone();
+    let mut random = Random::new(31);
+    let mut boxes = values(&rois(&mut random, 24));
+    boxes.extend([-1e30, -1e30, 1e30, 1e30, -1e19, 5.0, 3.0, 9e18]);
+    let n = boxes.len() / 4;
+    let boxes = Tensor::from_vec(boxes, (n, 4), &Device::Cpu).unwrap();
+    let boxes_on_gpu = upload(&boxes);
+    for (side, height, width, threshold) in
+        [(28, 60, 70, 0.5), (1, 31, 47, 0.0), (5, 1, 3, -1.0), (2, 0, 9, 0.5)]
+    {
+        let probabilities = random.tensor(&[n, side, side]).abs().unwrap();
+        let on_gpu = upload(&probabilities);
+        let params = PasteMasksParams { height, width, threshold };
+        let expected = paste_masks(&probabilities, &boxes, &params).unwrap();
+        let found = quiet(0, || paste_masks(&on_gpu, &boxes_on_gpu, &params).unwrap());
+        assert_equal(&found, &expected);
+    }
+}
+
+#[test]
+fn other_dtypes_are_refused_by_name() {
+    let _alone = alone();
+    let doubles = Tensor::zeros((1, 4, 4, 4), DType::F64, &cuda()).unwrap();
+    let params = MaxPool2dParams { kernel: 1, stride: 1, padding: 0 };
+    let message = max_pool2d(&doubles, &params).unwrap_err().to_string();
+    assert!(message.contains("max_pool2d") && message.contains("F64"), "{message}");
+    let halves = Tensor::zeros((1, 4, 4, 4), DType::F16, &cuda()).unwrap();
+    let floats = Tensor::zeros((1, 4, 4, 4), DType::F32, &cuda()).unwrap();
+    let message = upsample_add(&halves, &floats).unwrap_err().to_string();
+    assert!(message.contains("coarse") && message.contains("F16"), "{message}");
+}
