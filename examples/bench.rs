@@ -4,6 +4,8 @@
 
 #[path = "bench/gpu.rs"]
 mod gpu;
+#[path = "bench/growth.rs"]
+mod growth;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -30,7 +32,7 @@ struct Args {
     /// cpu, cuda or cuda:N.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// f32.
+    /// f32 or bf16.
     #[arg(long, default_value = "f32")]
     dtype: String,
     /// A safetensors file or PyTorch checkpoint; random weights without it.
@@ -51,6 +53,9 @@ struct Args {
     /// Times of each stage as well.
     #[arg(long)]
     stages: bool,
+    /// Time other sizes, batches and numbers of detections instead, and draw them to this SVG file.
+    #[arg(long)]
+    growth: Option<PathBuf>,
     /// Write one JSON object to this file, or to standard output for `-`.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -67,13 +72,15 @@ fn main() -> Result<()> {
     if args.mode == Mode::Train {
         bail!("--mode train: training is not built yet");
     }
-    ensure!(args.dtype == "f32", "--dtype {}: only f32 is built", args.dtype);
     ensure!(args.iterations > 0, "--iterations is 0, expected at least 1");
     let detector = load(&args)?;
     let image = match &args.image {
         Some(path) => ImageInput::open(path)?,
         None => ImageInput::from_rgb8(640, 480, vec![128; 640 * 480 * 3])?,
     };
+    if let Some(chart) = &args.growth {
+        return growth::run(&detector, &image, args.iterations, chart);
+    }
     let detections = detector.detect(&image)?.instances.len();
     let seconds = sorted_times(args.iterations, || detector.detect(&image).map(drop))?;
     let median = seconds[seconds.len() / 2];
@@ -115,6 +122,7 @@ fn load(args: &Args) -> Result<Detector> {
     let builder = Detector::builder(&args.model)?
         .weights(weights)
         .device(device::parse(&args.device)?)
+        .dtype(args.dtype.parse().with_context(|| format!("--dtype {}", args.dtype))?)
         .configure(|config| {
             config.image.min_size = args.min_size.unwrap_or(config.image.min_size);
             config.image.max_size = args.max_size.unwrap_or(config.image.max_size);

@@ -50,6 +50,13 @@ pub(crate) enum Isa {
     Portable(Portable),
 }
 
+/// Name of the instruction set that the CPU kernels use on this machine: `avx512bf16`, `avx512`, `avx2`, `neon` or
+/// `portable`. It is the fastest there is, unless the environment variable `CANDLE_DETECTION_ISA` names another one that
+/// the machine has.
+pub fn instruction_set() -> &'static str {
+    Isa::preferred().name()
+}
+
 impl Isa {
     /// All instruction sets of this machine, fastest first; the last is portable.
     pub fn available() -> Vec<Self> {

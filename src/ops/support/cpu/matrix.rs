@@ -1,12 +1,15 @@
 //! Weights in the order in which the kernel reads them.
 
+#[cfg(target_arch = "x86_64")]
 use candle_core::DType;
+#[cfg(target_arch = "x86_64")]
 use half::bf16;
-use rayon::prelude::*;
 
 use super::element::Element;
 use super::kernel::{Kernel, panel_columns};
 use super::memory::AlignedBuffer;
+#[cfg(target_arch = "x86_64")]
+use super::memory::as_terms;
 use super::simd::{Job, Simd};
 use crate::ops::support::isa::Isa;
 
@@ -44,18 +47,15 @@ impl PackedMatrix {
         let (terms, columns) =
             ((source.taps * source.inputs).div_ceil(kernel.numbers()), source.outputs);
         let tile = isa.run(TileSizeOf);
-        let mut panels =
-            AlignedBuffer::zeros(columns.div_ceil(tile.columns) * terms * tile.columns);
-        match kernel {
-            Kernel::Values => {
-                pack(source, panels.values_mut(), terms, tile.columns, 1, Element::widen);
-            }
+        let (count, width) = (columns.div_ceil(tile.columns), tile.columns);
+        let panels = AlignedBuffer::filled(count, terms * width, |panel, values| match kernel {
+            Kernel::Values => pack(source, panel, width, 1, values, Element::widen),
             #[cfg(target_arch = "x86_64")]
             Kernel::Pairs(_) => {
-                let to_bf16 = |value: E| bf16::narrow(value.widen());
-                pack(source, panels.pairs_mut(), terms, tile.columns, 2, to_bf16);
+                let values = as_terms::<bf16, bf16>(values);
+                pack(source, panel, width, 2, values, |value| bf16::narrow(value.widen()));
             }
-        }
+        });
         Self { isa, kernel, terms, columns, tile, panels, bias: bias.to_vec() }
     }
 
@@ -115,30 +115,27 @@ fn kernel<E: Element>(isa: Isa) -> Kernel {
     Kernel::Values
 }
 
-/// Writes panels of `terms` terms with `numbers` numbers each; the numbers of a term lie side by side.
-fn pack<E: Element, T: Send>(
+/// Writes a panel of terms with `numbers` numbers each; the numbers of a term lie side by side.
+fn pack<E: Element, T>(
     source: Source<'_, E>,
-    panels: &mut [T],
-    terms: usize,
+    panel: usize,
     width: usize,
     numbers: usize,
-    convert: impl Fn(E) -> T + Sync,
+    values: &mut [T],
+    convert: impl Fn(E) -> T,
 ) {
     let Source { taps, inputs, outputs, .. } = source;
-    let panels = panels.par_chunks_exact_mut(terms * width * numbers).with_max_len(1);
-    panels.enumerate().for_each(|(panel, values)| {
-        for (lane, output) in (panel * width..outputs.min((panel + 1) * width)).enumerate() {
-            for tap in 0..taps {
-                let start = tap * source.tap_stride + output * source.output_stride;
-                let column = source.values[start..].iter().step_by(source.input_stride);
-                for (input, value) in column.take(inputs).enumerate() {
-                    let number = tap * inputs + input;
-                    let place = number / numbers * width + lane;
-                    values[place * numbers + number % numbers] = convert(*value);
-                }
+    for (lane, output) in (panel * width..outputs.min((panel + 1) * width)).enumerate() {
+        for tap in 0..taps {
+            let start = tap * source.tap_stride + output * source.output_stride;
+            let column = source.values[start..].iter().step_by(source.input_stride);
+            for (input, value) in column.take(inputs).enumerate() {
+                let number = tap * inputs + input;
+                let place = number / numbers * width + lane;
+                values[place * numbers + number % numbers] = convert(*value);
             }
         }
-    });
+    }
 }
 
 /// The tile of sums that the kernel of an instruction set computes at once.

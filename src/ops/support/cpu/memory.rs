@@ -2,14 +2,17 @@
 
 use std::cell::Cell;
 
-use half::bf16;
+use rayon::prelude::*;
 
 use super::element::{Element, Pointer, Term};
 
 /// One cache line, so that vectors of packed data never straddle two.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct Line([f32; LINE]);
+
+/// Values in a cache line.
+const LINE: usize = 16;
 
 /// Values that start at a cache line, zero at first.
 #[derive(Debug, Default)]
@@ -20,9 +23,36 @@ pub(crate) struct AlignedBuffer {
 impl AlignedBuffer {
     /// A buffer of `n` zeros.
     pub fn zeros(n: usize) -> Self {
-        let mut lines = Vec::<Line>::with_capacity(n.div_ceil(16));
+        let mut lines = Vec::<Line>::with_capacity(n.div_ceil(LINE));
         advise_huge_pages(lines.as_ptr().cast(), lines.capacity() * size_of::<Line>());
-        lines.resize(n.div_ceil(16), Line([0.0; 16]));
+        lines.resize(n.div_ceil(LINE), Line([0.0; LINE]));
+        Self { lines }
+    }
+
+    /// A buffer of `parts` parts with `n` values each, a whole number of cache lines or a single part. All threads fill
+    /// parts, which are zeros at first: the one that fills a part also waits for its memory.
+    pub fn filled(parts: usize, n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Self {
+        if !n.is_multiple_of(LINE) || n == 0 {
+            let mut buffer = Self::zeros(parts * n);
+            let chunks = buffer.values_mut().chunks_exact_mut(n.max(1)).take(parts);
+            chunks.enumerate().for_each(|(part, values)| fill(part, values));
+            return buffer;
+        }
+        let mut lines = Vec::<Line>::with_capacity(parts * n / LINE);
+        advise_huge_pages(lines.as_ptr().cast(), lines.capacity() * size_of::<Line>());
+        let places = &mut lines.spare_capacity_mut()[..parts * n / LINE];
+        places.par_chunks_exact_mut(n / LINE).with_max_len(1).enumerate().for_each(
+            |(part, places)| {
+                // SAFETY: zero bytes are lines of zeros; a `Line` is 16 f32 without padding.
+                let values = unsafe {
+                    places.as_mut_ptr().write_bytes(0, places.len());
+                    std::slice::from_raw_parts_mut(places.as_mut_ptr().cast(), n)
+                };
+                fill(part, values);
+            },
+        );
+        // SAFETY: the parts cover all lines, and each has been written.
+        unsafe { lines.set_len(parts * n / LINE) };
         Self { lines }
     }
 
@@ -36,15 +66,6 @@ impl AlignedBuffer {
     pub fn values_mut(&mut self) -> &mut [f32] {
         let n = 16 * self.lines.len();
         // SAFETY: a `Line` is 16 f32 without padding, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
-    }
-}
-
-impl AlignedBuffer {
-    /// The memory as pairs of bf16.
-    pub fn pairs_mut(&mut self) -> &mut [bf16] {
-        let n = 32 * self.lines.len();
-        // SAFETY: a `Line` is as large as 32 bf16, all of whose bit patterns are values, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
     }
 }

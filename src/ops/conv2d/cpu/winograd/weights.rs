@@ -1,7 +1,5 @@
 //! Weights as Winograd's method multiplies them.
 
-use rayon::prelude::*;
-
 use super::super::tiling::Tiling;
 use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{TileSize, TileSizeOf};
@@ -33,20 +31,15 @@ impl Weights {
     ) -> Self {
         let tile = isa.run(TileSizeOf);
         let panel_values = N * N * inputs * tile.columns;
-        let mut values = AlignedBuffer::zeros(outputs.div_ceil(tile.columns) * panel_values);
         let matrix = tiling.weight_transform();
-        values
-            .values_mut()
-            .par_chunks_exact_mut(panel_values)
-            .with_max_len(1)
-            .enumerate()
-            .for_each(|(panel, out)| {
-                let first = panel * tile.columns;
-                let last = (first + tile.columns).min(outputs);
-                let weight = &weight[first * inputs * 9..last * inputs * 9];
-                let (matrix, columns) = (matrix.as_slice(), tile.columns);
-                isa.run(PanelTransform { matrix, weight, inputs, columns, out });
-            });
+        let panels = outputs.div_ceil(tile.columns);
+        let values = AlignedBuffer::filled(panels, panel_values, |panel, out| {
+            let first = panel * tile.columns;
+            let last = (first + tile.columns).min(outputs);
+            let weight = &weight[first * inputs * 9..last * inputs * 9];
+            let (matrix, columns) = (matrix.as_slice(), tile.columns);
+            isa.run(PanelTransform { matrix, weight, inputs, columns, out });
+        });
         Self { isa, inputs, outputs, tile, values, bias: bias.to_vec() }
     }
 }
