@@ -14,7 +14,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("progress", &[]),
     ("config", &[]),
-    ("device", &[]),
+    ("device", &["ops"]),
     ("ops", &[]),
     ("structures", &["ops"]),
     ("image_input", &["structures"]),
