@@ -214,6 +214,20 @@ pub enum Error {
         /// What would be right.
         expected: String,
     },
+    /// A sampler chose a box that it was not offered.
+    #[error(
+        "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"
+    )]
+    Sample {
+        /// What the boxes are.
+        stage: &'static str,
+        /// Place of the image in its batch.
+        image: usize,
+        /// The box.
+        index: u32,
+        /// What it is.
+        found: String,
+    },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]
     Cancelled,
