@@ -1,8 +1,9 @@
 //! Convolutions, with their norm folded in.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::get_f32;
 use crate::error::Result;
 use crate::ops::{self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, conv2d};
 
@@ -48,8 +49,8 @@ impl Conv2d {
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
-        let weight = load_weight(weights, shape)?;
-        let bias = weights.get_with_hints(shape.out_channels, "bias", Init::Const(0.0))?;
+        let weight = load_weight(weights, shape)?.to_dtype(weights.dtype())?;
+        let bias = get_f32(weights, shape.out_channels, "bias", Init::Const(0.0))?;
         Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
     }
 
@@ -66,7 +67,14 @@ impl Conv2d {
         let weight = load_weight(weights, shape)?;
         let (scale, bias) = load_norm(norm, shape.out_channels)?;
         let weight = weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?;
+        let weight = weight.to_dtype(weights.dtype())?;
         Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = self.weights.with_output(DType::F32);
+        self
     }
 
     /// `[N, H, W, I]` → `[N, H', W', O]`.
@@ -89,17 +97,17 @@ impl Conv2d {
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     let ConvShape { in_channels, out_channels, kernel, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
-    Ok(weights.get_with_hints(dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?)
+    get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
 }
 
 /// A batch norm as `x · scale + bias`, in the order of operations that the reference has.
 fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
     let one = Init::Const(1.0);
     let zero = Init::Const(0.0);
-    let weight = norm.weights.get_with_hints(channels, "weight", one)?;
-    let bias = norm.weights.get_with_hints(channels, "bias", zero)?;
-    let mean = norm.weights.get_with_hints(channels, "running_mean", zero)?;
-    let variance = norm.weights.get_with_hints(channels, "running_var", one)?;
+    let weight = get_f32(&norm.weights, channels, "weight", one)?;
+    let bias = get_f32(&norm.weights, channels, "bias", zero)?;
+    let mean = get_f32(&norm.weights, channels, "running_mean", zero)?;
+    let variance = get_f32(&norm.weights, channels, "running_var", one)?;
     let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
     let bias = (bias - (mean * &scale)?)?;
     Ok((scale, bias))
@@ -125,8 +133,8 @@ impl ConvTranspose2d {
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = weights.get_with_hints(dims, "weight", init)?;
-        let bias = weights.get_with_hints(out_channels, "bias", Init::Const(0.0))?;
+        let weight = get_f32(weights, dims, "weight", init)?.to_dtype(weights.dtype())?;
+        let bias = get_f32(weights, out_channels, "bias", Init::Const(0.0))?;
         Ok(Self { weights: PreparedConvTranspose2d::new(&weight, &bias)?, activation })
     }
 

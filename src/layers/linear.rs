@@ -1,8 +1,9 @@
 //! Fully connected layers.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::get_f32;
 use crate::error::Result;
 use crate::ops::{self, Activation, PreparedLinear};
 
@@ -25,7 +26,7 @@ impl Linear {
         activation: Activation,
     ) -> Result<Self> {
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = weights.get_with_hints((out_features, in_features), "weight", init)?;
+        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
         Self::from_weight(weights, &weight, activation)
     }
 
@@ -43,8 +44,7 @@ impl Linear {
     ) -> Result<Self> {
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let in_features = channels * side * side;
-        let weight = weights
-            .get_with_hints((out_features, in_features), "weight", init)?
+        let weight = get_f32(weights, (out_features, in_features), "weight", init)?
             .reshape((out_features, channels, side * side))?
             .transpose(1, 2)?
             .reshape((out_features, in_features))?;
@@ -52,8 +52,15 @@ impl Linear {
     }
 
     fn from_weight(weights: &VarBuilder, weight: &Tensor, activation: Activation) -> Result<Self> {
-        let bias = weights.get_with_hints(weight.dims()[0], "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedLinear::new(weight, &bias)?, activation })
+        let bias = get_f32(weights, weight.dims()[0], "bias", Init::Const(0.0))?;
+        let weight = weight.to_dtype(weights.dtype())?;
+        Ok(Self { weights: PreparedLinear::new(&weight, &bias)?, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = self.weights.with_output(DType::F32);
+        self
     }
 
     /// `[R, I]` → `[R, O]`.
