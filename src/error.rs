@@ -244,6 +244,16 @@ pub enum Error {
         /// What it is.
         found: String,
     },
+    /// Parts of a training run don't belong together.
+    #[error("{what}: found {found}, expected {expected}")]
+    TrainingState {
+        /// Which part, or which file.
+        what: String,
+        /// What it has.
+        found: String,
+        /// What it should have.
+        expected: String,
+    },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]
     Cancelled,
