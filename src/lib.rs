@@ -43,6 +43,8 @@ mod progress;
 pub mod roi_heads;
 pub mod rpn;
 pub mod structures;
+#[cfg(feature = "train")]
+pub mod train;
 pub mod transform;
 #[cfg(feature = "visualize")]
 pub mod visualize;

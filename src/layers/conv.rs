@@ -4,7 +4,10 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use crate::error::Result;
-use crate::ops::{self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, conv2d};
+use crate::ops::{
+    self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
+    TrainableConvTranspose2d,
+};
 
 /// Sizes of a convolution: square window, dilation 1, one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +41,48 @@ pub struct NormAt<'a> {
 /// A 2d convolution with bias or batch norm, then perhaps a residual, then an activation.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
-    weights: PreparedConv2d,
+    weights: ConvWeights,
     activation: Activation,
+}
+
+/// The two forms of a convolution.
+#[derive(Debug, Clone)]
+enum ConvWeights {
+    /// All constants.
+    Prepared(PreparedConv2d),
+    /// Some variables.
+    Trainable(TrainableConv2d),
+}
+
+impl ConvWeights {
+    /// The convolution with filters `scale[o] · weight[o, ..]`.
+    fn new(
+        weight: &Tensor,
+        scale: Option<&Tensor>,
+        bias: &Tensor,
+        params: Conv2dParams,
+    ) -> Result<Self> {
+        if weight.track_op() || bias.track_op() {
+            return Ok(Self::Trainable(TrainableConv2d::new(weight, scale, bias, params)?));
+        }
+        let folded = match scale {
+            Some(scale) => &weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?,
+            None => weight,
+        };
+        Ok(Self::Prepared(PreparedConv2d::new(folded, bias, params)?))
+    }
+
+    fn apply(
+        &self,
+        input: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Prepared(weights) => ops::conv2d(input, weights, residual, activation),
+            Self::Trainable(weights) => ops::conv2d_trainable(input, weights, residual, activation),
+        }
+    }
 }
 
 impl Conv2d {
@@ -50,7 +93,7 @@ impl Conv2d {
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
         let bias = weights.get_with_hints(shape.out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        Ok(Self { weights: ConvWeights::new(&weight, None, &bias, shape.params())?, activation })
     }
 
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
@@ -65,8 +108,8 @@ impl Conv2d {
     ) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
         let (scale, bias) = load_norm(norm, shape.out_channels)?;
-        let weight = weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        let weights = ConvWeights::new(&weight, Some(&scale), &bias, shape.params())?;
+        Ok(Self { weights, activation })
     }
 
     /// `[N, H, W, I]` → `[N, H', W', O]`.
@@ -74,7 +117,7 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, None, self.activation)
+        self.weights.apply(input, None, self.activation)
     }
 
     /// Like [`Self::forward`], with `residual` `[N, H', W', O]` added before the activation.
@@ -82,7 +125,7 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward_plus(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, Some(residual), self.activation)
+        self.weights.apply(input, Some(residual), self.activation)
     }
 }
 
@@ -96,10 +139,11 @@ fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
 fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
     let one = Init::Const(1.0);
     let zero = Init::Const(0.0);
-    let weight = norm.weights.get_with_hints(channels, "weight", one)?;
-    let bias = norm.weights.get_with_hints(channels, "bias", zero)?;
+    // Statistics first: they tell the source of the tensors that this is a norm.
     let mean = norm.weights.get_with_hints(channels, "running_mean", zero)?;
     let variance = norm.weights.get_with_hints(channels, "running_var", one)?;
+    let weight = norm.weights.get_with_hints(channels, "weight", one)?;
+    let bias = norm.weights.get_with_hints(channels, "bias", zero)?;
     let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
     let bias = (bias - (mean * &scale)?)?;
     Ok((scale, bias))
@@ -108,8 +152,17 @@ fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
-    weights: PreparedConvTranspose2d,
+    weights: ConvTransposeWeights,
     activation: Activation,
+}
+
+/// The two forms of a transposed convolution.
+#[derive(Debug, Clone)]
+enum ConvTransposeWeights {
+    /// All constants.
+    Prepared(PreparedConvTranspose2d),
+    /// Some variables.
+    Trainable(TrainableConvTranspose2d),
 }
 
 impl ConvTranspose2d {
@@ -127,7 +180,12 @@ impl ConvTranspose2d {
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let weight = weights.get_with_hints(dims, "weight", init)?;
         let bias = weights.get_with_hints(out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConvTranspose2d::new(&weight, &bias)?, activation })
+        let weights = if weight.track_op() || bias.track_op() {
+            ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
+        } else {
+            ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
+        };
+        Ok(Self { weights, activation })
     }
 
     /// `[N, H, W, I]` → `[N, 2H, 2W, O]`.
@@ -135,6 +193,13 @@ impl ConvTranspose2d {
     /// # Errors
     /// Those of [`ops::conv_transpose2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        ops::conv_transpose2d(input, &self.weights, self.activation)
+        match &self.weights {
+            ConvTransposeWeights::Prepared(weights) => {
+                ops::conv_transpose2d(input, weights, self.activation)
+            }
+            ConvTransposeWeights::Trainable(weights) => {
+                ops::conv_transpose2d_trainable(input, weights, self.activation)
+            }
+        }
     }
 }
