@@ -1,8 +1,9 @@
 //! Convolutions, with their norm folded in.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::get_f32;
 use crate::error::Result;
 use crate::ops::{
     self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
@@ -61,6 +62,7 @@ impl ConvWeights {
         scale: Option<&Tensor>,
         bias: &Tensor,
         params: Conv2dParams,
+        dtype: DType,
     ) -> Result<Self> {
         if weight.track_op() || bias.track_op() {
             return Ok(Self::Trainable(TrainableConv2d::new(weight, scale, bias, params)?));
@@ -69,7 +71,7 @@ impl ConvWeights {
             Some(scale) => &weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?,
             None => weight,
         };
-        Ok(Self::Prepared(PreparedConv2d::new(folded, bias, params)?))
+        Ok(Self::Prepared(PreparedConv2d::new(&folded.to_dtype(dtype)?, bias, params)?))
     }
 
     fn apply(
@@ -92,8 +94,9 @@ impl Conv2d {
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let bias = weights.get_with_hints(shape.out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: ConvWeights::new(&weight, None, &bias, shape.params())?, activation })
+        let bias = get_f32(weights, shape.out_channels, "bias", Init::Const(0.0))?;
+        let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
+        Ok(Self { weights, activation })
     }
 
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
@@ -108,8 +111,21 @@ impl Conv2d {
     ) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
         let (scale, bias) = load_norm(norm, shape.out_channels)?;
-        let weights = ConvWeights::new(&weight, Some(&scale), &bias, shape.params())?;
+        let (params, dtype) = (shape.params(), weights.dtype());
+        let weights = ConvWeights::new(&weight, Some(&scale), &bias, params, dtype)?;
         Ok(Self { weights, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = match self.weights {
+            ConvWeights::Prepared(weights) => {
+                ConvWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
+        self
     }
 
     /// `[N, H, W, I]` → `[N, H', W', O]`.
@@ -132,7 +148,7 @@ impl Conv2d {
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     let ConvShape { in_channels, out_channels, kernel, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
-    Ok(weights.get_with_hints(dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?)
+    get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
 }
 
 /// A batch norm as `x · scale + bias`, in the order of operations that the reference has.
@@ -140,10 +156,10 @@ fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
     let one = Init::Const(1.0);
     let zero = Init::Const(0.0);
     // Statistics first: they tell the source of the tensors that this is a norm.
-    let mean = norm.weights.get_with_hints(channels, "running_mean", zero)?;
-    let variance = norm.weights.get_with_hints(channels, "running_var", one)?;
-    let weight = norm.weights.get_with_hints(channels, "weight", one)?;
-    let bias = norm.weights.get_with_hints(channels, "bias", zero)?;
+    let mean = get_f32(&norm.weights, channels, "running_mean", zero)?;
+    let variance = get_f32(&norm.weights, channels, "running_var", one)?;
+    let weight = get_f32(&norm.weights, channels, "weight", one)?;
+    let bias = get_f32(&norm.weights, channels, "bias", zero)?;
     let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
     let bias = (bias - (mean * &scale)?)?;
     Ok((scale, bias))
@@ -178,11 +194,12 @@ impl ConvTranspose2d {
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = weights.get_with_hints(dims, "weight", init)?;
-        let bias = weights.get_with_hints(out_channels, "bias", Init::Const(0.0))?;
+        let weight = get_f32(weights, dims, "weight", init)?;
+        let bias = get_f32(weights, out_channels, "bias", Init::Const(0.0))?;
         let weights = if weight.track_op() || bias.track_op() {
             ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
         } else {
+            let weight = weight.to_dtype(weights.dtype())?;
             ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
         };
         Ok(Self { weights, activation })

@@ -1,8 +1,9 @@
 //! Fully connected layers.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::get_f32;
 use crate::error::Result;
 use crate::ops::{
     self, Activation, Conv2dParams, PreparedLinear, TrainableConv2d, TrainableLinear,
@@ -39,11 +40,12 @@ impl Linear {
         activation: Activation,
     ) -> Result<Self> {
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = weights.get_with_hints((out_features, in_features), "weight", init)?;
-        let bias = load_bias(weights, out_features)?;
+        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
+        let bias = get_f32(weights, out_features, "bias", Init::Const(0.0))?;
         let weights = if weight.track_op() || bias.track_op() {
             LinearWeights::Trainable(TrainableLinear::new(&weight, &bias)?)
         } else {
+            let weight = weight.to_dtype(weights.dtype())?;
             LinearWeights::Prepared(PreparedLinear::new(&weight, &bias)?)
         };
         Ok(Self { weights, activation })
@@ -63,8 +65,8 @@ impl Linear {
     ) -> Result<Self> {
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let in_features = channels * side * side;
-        let weight = weights.get_with_hints((out_features, in_features), "weight", init)?;
-        let bias = load_bias(weights, out_features)?;
+        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
+        let bias = get_f32(weights, out_features, "bias", Init::Const(0.0))?;
         let weights = if weight.track_op() || bias.track_op() {
             let weight = weight.reshape((out_features, channels, side, side))?;
             let params = Conv2dParams { stride: 1, padding: 0 };
@@ -73,10 +75,23 @@ impl Linear {
             let weight = weight
                 .reshape((out_features, channels, side * side))?
                 .transpose(1, 2)?
-                .reshape((out_features, in_features))?;
+                .reshape((out_features, in_features))?
+                .to_dtype(weights.dtype())?;
             LinearWeights::Prepared(PreparedLinear::new(&weight, &bias)?)
         };
         Ok(Self { weights, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = match self.weights {
+            LinearWeights::Prepared(weights) => {
+                LinearWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
+        self
     }
 
     /// `[R, I]`, or pooled features `[R, side, side, C]`, → `[R, O]`.
@@ -97,8 +112,4 @@ impl Linear {
             }
         }
     }
-}
-
-fn load_bias(weights: &VarBuilder, out_features: usize) -> Result<Tensor> {
-    Ok(weights.get_with_hints(out_features, "bias", Init::Const(0.0))?)
 }

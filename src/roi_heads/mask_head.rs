@@ -7,7 +7,7 @@ use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, get_f32};
 use crate::ops::{Activation, class_mask_logits, class_masks};
 use crate::structures::{BatchGeometry, FeatureMaps, Instances};
 
@@ -60,10 +60,9 @@ impl MaskHead {
                 enlarged,
                 Activation::Relu,
             )?,
-            class_filters: filters
-                .get_with_hints((num_classes, enlarged, 1, 1), "weight", init)?
+            class_filters: get_f32(&filters, (num_classes, enlarged, 1, 1), "weight", init)?
                 .reshape((num_classes, enlarged))?,
-            class_biases: filters.get_with_hints(num_classes, "bias", Init::Const(0.0))?,
+            class_biases: get_f32(&filters, num_classes, "bias", Init::Const(0.0))?,
         })
     }
 }

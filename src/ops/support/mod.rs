@@ -4,6 +4,8 @@ pub(crate) mod activation;
 pub(crate) mod autograd;
 pub(crate) mod check;
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod order;
