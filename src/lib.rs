@@ -25,7 +25,7 @@
 //! - [`ops`] and [`layers`]: what the rooms are made of;
 //! - [`checkpoint`]: weight files;
 //! - [`eval`]: COCO data sets and metrics;
-//! - `train`, with the feature of that name: losses, optimisers, checkpoints;
+//! - [`train`]: losses, optimisers, checkpoints;
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 

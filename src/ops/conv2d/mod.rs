@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use super::support::check::{argument, unsupported, with_optional_slice, with_sli
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableConv2d, conv2d_trainable};
 
 const OP: &str = "conv2d";
 
@@ -72,19 +75,7 @@ impl PreparedConv2d {
         bias: &Tensor,
         params: Conv2dParams,
     ) -> Result<Self> {
-        let expected = "[O, I, kh, kw], all at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let dims = checked.dims::<4>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        if params.stride == 0 {
-            return Err(checked.shape_error("a stride of at least 1"));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias, params)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| {
@@ -129,6 +120,21 @@ impl PreparedConv2d {
     pub fn device(&self) -> &Device {
         &self.device
     }
+}
+
+/// Checks the tensors of a convolution's weights; returns `[O, I, kh, kw]`.
+fn check_weights(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<[usize; 4]> {
+    let expected = "[O, I, kh, kw], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<4>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    if params.stride == 0 {
+        return Err(checked.shape_error("a stride of at least 1"));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
 }
 
 /// Convolves features with a window of weights (a cross-correlation, as everywhere in the field).

@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use super::support::activation::Activation;
 use super::support::check::{argument, unsupported, with_slice};
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableConvTranspose2d, conv_transpose2d_trainable};
 
 const OP: &str = "conv_transpose2d";
 
@@ -55,17 +58,7 @@ impl PreparedConvTranspose2d {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[I, O, 2, 2], all at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
-        if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&[outputs], "[O]")?;
-        let dims = [inputs, outputs];
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
@@ -102,6 +95,18 @@ impl PreparedConvTranspose2d {
     pub fn device(&self) -> &Device {
         &self.device
     }
+}
+
+/// Checks the tensors of a layer's weights; returns `[I, O]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[I, O, 2, 2], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
+    if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&[outputs], "[O]")?;
+    Ok([inputs, outputs])
 }
 
 /// Doubles height and width of features with learned weights.

@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use super::support::check::{argument, unsupported, with_slice};
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableLinear, linear_trainable};
 
 const OP: &str = "linear";
 
@@ -56,16 +59,7 @@ impl PreparedLinear {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[O, I], both at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let dims = checked.dims::<2>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
@@ -102,6 +96,18 @@ impl PreparedLinear {
     pub fn device(&self) -> &Device {
         &self.device
     }
+}
+
+/// Checks the tensors of a layer's weights; returns `[O, I]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[O, I], both at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<2>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
 }
 
 /// Multiplies rows with weights: `out[r, o] = activation(bias[o] + Σ weight[o, i] · input[r, i])`.
