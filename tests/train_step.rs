@@ -62,7 +62,7 @@ impl Reference {
     fn batch(&self, case: &str) -> Batch {
         let images = self.images();
         let targets = (0..images.len()).map(|i| self.target(case, i)).collect();
-        Batch { images, targets }
+        Batch { images, targets, min_size: None }
     }
 
     fn target(&self, case: &str, image: usize) -> Target {
@@ -184,6 +184,23 @@ fn a_batch_without_objects_costs_no_boxes_and_no_masks() {
     }
     let name = "roi_heads.box_predictor.cls_score.weight";
     assert!(largest_value(&gradients.get(name).unwrap().unwrap()) > 0.0);
+}
+
+/// Batch norms use the statistics of the batch, and move the running ones.
+#[test]
+fn batch_norms_train_as_the_references() {
+    let reference = Reference::load("tiny_r50_v2");
+    let (network, _, gradients) = compare(&reference, "objects");
+    check_gradients(&reference, "objects", &gradients);
+    let mut statistics = 0;
+    for (key, expected) in &reference.tensors {
+        let Some(name) = key.strip_prefix("objects/after.") else { continue };
+        let found = network.parameters().get(name).unwrap();
+        let difference = largest_difference(found.var.as_tensor(), expected);
+        assert!(difference <= 1e-4 * largest_value(expected).max(0.1), "{name}: {difference}");
+        statistics += 1;
+    }
+    assert!(statistics > 100, "{statistics}");
 }
 
 /// Frozen parameters get no gradient, and the others the same as before.

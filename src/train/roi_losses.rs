@@ -7,6 +7,7 @@ use super::assign::{AssignParams, Match, Unfound, assign};
 use super::encode::encode;
 use super::ground_truth::GroundTruth;
 use super::losses::{box_loss, classifier_loss, mask_loss};
+use super::mask_targets::ObjectMask;
 use super::network::Network;
 use super::sample::{self, Candidates, SampleParams, Sampler, Stage};
 use super::step::LossTerm;
@@ -31,17 +32,15 @@ pub(super) fn losses(
         .map(|(image, (boxes, truth))| sample_image(network, image, boxes, truth, sampler))
         .collect::<Result<Vec<Vec<Sample>>>>()?;
     let classes = network.config.num_classes;
-    let slots = Slots::new(&samples, &network.device)?;
-    let (labels, targets): (Vec<Option<u32>>, Vec<[f32; 4]>) = slots
-        .of(&samples)
-        .map(|sample| (sample.map(|s| s.label), sample.map_or([0.0; 4], |s| s.target)))
-        .unzip();
-    let (logits, deltas) = if slots.capacity == 0 {
-        (None, None)
-    } else {
-        let pooled = network.roi_heads.pool(features, &slots.proposals()?, geometry)?;
-        let (logits, deltas) = network.roi_heads.predict(&pooled)?;
-        (Some(logits), Some(deltas))
+    let labels: Vec<u32> = samples.iter().flatten().map(|sample| sample.label).collect();
+    let targets: Vec<[f32; 4]> = samples.iter().flatten().map(|sample| sample.target).collect();
+    let (logits, deltas) = match Slots::new(&samples, &network.device)? {
+        None => (None, None),
+        Some(slots) => {
+            let pooled = network.roi_heads.pool(features, &slots.proposals()?, geometry)?;
+            let (logits, deltas) = network.roi_heads.predict(&slots.valid(&pooled)?)?;
+            (Some(logits), Some(deltas))
+        }
     };
     let classifier = LossTerm::of(logits, |logits| classifier_loss(logits, classes, &labels))?;
     let boxes = LossTerm::of(deltas, |deltas| box_loss(deltas, classes, &labels, &targets))?;
@@ -119,32 +118,33 @@ fn sample_image(
         .collect())
 }
 
-/// Samples as the heads take them: as many slots for every image as the image with the most samples needs.
+/// Samples as pooling takes them: as many slots for every image as the image with the most samples needs.
 struct Slots {
-    capacity: usize,
     /// `[N, capacity, 4]`.
     boxes: Tensor,
     /// `[N]`.
     counts: Tensor,
+    /// Slots that hold a sample, image after image; `None` when all do.
+    used: Option<Tensor>,
 }
 
 impl Slots {
-    fn new(samples: &[Vec<Sample>], device: &Device) -> Result<Self> {
+    /// `None` without samples.
+    fn new(samples: &[Vec<Sample>], device: &Device) -> Result<Option<Self>> {
         let capacity = samples.iter().map(Vec::len).max().unwrap_or(0);
-        let mut slots = Self {
-            capacity,
-            boxes: Tensor::zeros((samples.len(), capacity, 4), DType::F32, device)?,
+        if capacity == 0 {
+            return Ok(None);
+        }
+        let slots = samples.iter().flat_map(|list| (0..capacity).map(|slot| list.get(slot)));
+        let corners = slots.clone().flat_map(|s| s.map_or([0.0; 4], |s| s.corners)).collect();
+        let used: Vec<u32> =
+            (0..).zip(slots).filter_map(|(slot, sample)| sample.map(|_| slot)).collect();
+        let all = used.len() == samples.len() * capacity;
+        Ok(Some(Self {
+            boxes: Tensor::from_vec(corners, (samples.len(), capacity, 4), device)?,
             counts: Tensor::from_iter(samples.iter().map(|list| list.len() as u32), device)?,
-        };
-        let corners = slots.of(samples).flat_map(|s| s.map_or([0.0; 4], |s| s.corners)).collect();
-        slots.boxes = Tensor::from_vec(corners, (samples.len(), capacity, 4), device)?;
-        Ok(slots)
-    }
-
-    /// What is in each slot, image after image.
-    fn of<'a>(&self, samples: &'a [Vec<Sample>]) -> impl Iterator<Item = Option<&'a Sample>> {
-        let capacity = self.capacity;
-        samples.iter().flat_map(move |list| (0..capacity).map(|slot| list.get(slot)))
+            used: if all { None } else { Some(Tensor::new(used, device)?) },
+        }))
     }
 
     /// Scores are not looked at by the heads.
@@ -156,6 +156,14 @@ impl Slots {
             counts: self.counts.clone(),
         })
     }
+
+    /// Without the rows of slots that hold nothing: they would cost time, and enter the statistics of batch norms.
+    fn valid(&self, pooled: &Tensor) -> Result<Tensor> {
+        match &self.used {
+            None => Ok(pooled.clone()),
+            Some(used) => Ok(pooled.index_select(used, 0)?),
+        }
+    }
 }
 
 /// `loss_mask`, of the samples that have found an object.
@@ -166,32 +174,24 @@ fn masks_of(
     truths: &[GroundTruth],
     geometry: &BatchGeometry,
 ) -> Result<LossTerm> {
-    let positives: Vec<Vec<Sample>> = samples
-        .iter()
-        .map(|list| list.iter().filter(|sample| sample.label > 0).cloned().collect())
-        .collect();
+    let positive = |list: &Vec<Sample>| list.iter().filter(|s| s.label > 0).cloned().collect();
+    let positives: Vec<Vec<Sample>> = samples.iter().map(positive).collect();
     let device = features.levels.first().map_or(&Device::Cpu, Tensor::device);
-    let slots = Slots::new(&positives, device)?;
-    if slots.capacity == 0 {
+    let Some(slots) = Slots::new(&positives, device)? else {
         return LossTerm::of(None, |logits| mask_loss(logits, 0, &[]));
-    }
-    let labels: Vec<u32> = slots.of(&positives).map(|s| s.map_or(0, |s| s.label)).collect();
-    let labels = Tensor::from_vec(labels, (positives.len(), slots.capacity), device)?;
-    let logits = head.logits(features, &slots.boxes, &labels, &slots.counts, geometry)?;
-    let side = logits.dim(3)?;
-    let objects: Vec<_> = positives
+    };
+    let pooled = head.pool(features, &slots.boxes, &slots.counts, geometry)?;
+    let labels = Tensor::from_iter(positives.iter().flatten().map(|s| s.label), device)?;
+    let logits = head.predict(&slots.valid(&pooled)?, &labels)?;
+    let side = logits.dim(2)?;
+    let objects: Vec<(&ObjectMask, [f32; 4])> = positives
         .iter()
         .zip(truths)
         .flat_map(|(list, truth)| {
-            (0..slots.capacity).map(move |slot| {
-                let sample = list.get(slot)?;
-                Some((&truth.masks[sample.object as usize], sample.corners))
-            })
+            list.iter().map(|sample| (&truth.masks[sample.object as usize], sample.corners))
         })
         .collect();
-    let targets: Vec<Option<Vec<f32>>> = objects
-        .into_par_iter()
-        .map(|object| object.map(|(mask, corners)| mask.pool(corners, side)))
-        .collect();
+    let targets: Vec<Vec<f32>> =
+        objects.into_par_iter().map(|(mask, corners)| mask.pool(corners, side)).collect();
     LossTerm::of(Some(logits), |logits| mask_loss(logits, side * side, &targets))
 }

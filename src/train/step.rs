@@ -90,15 +90,17 @@ impl Evaluated {
 }
 
 impl Network {
-    /// Computes the losses of a batch. Nothing is changed; for a validation loss, drop the graph.
+    /// Computes the losses of a batch. No parameter is changed, and of the buffers only the running statistics of batch
+    /// norms that are trained; for a validation loss, drop the graph.
     ///
     /// # Errors
     /// [`Error::Target`] for a target that the model can't learn from, [`Error::TrainingState`] for a batch without
     /// images or with another number of targets, [`Error::NonFiniteLoss`], and those of the sampler and of the ops.
     pub fn evaluate(&self, batch: &Batch, sampler: &mut dyn Sampler) -> Result<Evaluated> {
         check_batch(batch)?;
-        let images = &self.config.image;
-        let input = transform::to_batch(&batch.images, images, &self.device, self.dtype())?;
+        let mut image = self.config.image.clone();
+        image.min_size = batch.min_size.unwrap_or(image.min_size);
+        let input = transform::to_batch(&batch.images, &image, &self.device, self.dtype())?;
         let geometry = &input.geometry;
         let truths = self.ground_truth(batch, geometry)?;
 
