@@ -246,13 +246,15 @@ pub enum Error {
     },
     /// Training has diverged.
     #[error(
-        "a loss of images {images:?} is not finite: {losses}; lower the learning rate, clip gradients, or look at these images' targets"
+        "{what} is not finite (images {images:?}; {losses}); lower the learning rate, clip gradients, or look at these images' targets"
     )]
-    NonFiniteLoss {
+    NonFinite {
+        /// A loss, or the gradient.
+        what: String,
+        /// Ids of the images of the batch, where they are known.
+        images: Vec<u64>,
         /// All losses of the batch.
         losses: String,
-        /// Ids of its images.
-        images: Vec<u64>,
     },
     /// A variable that a launcher of several processes sets makes no sense.
     #[error("environment variable `{variable}` is {found}, expected {expected}")]

@@ -21,6 +21,9 @@ use common::{fixtures, largest_difference, largest_value, values};
 const LOSS_TOLERANCE: f32 = 1e-4;
 /// Of a gradient, relative to its largest entry.
 const GRADIENT_TOLERANCE: f32 = 1e-3;
+/// Or this many times what the reference's own gradient changes when all weights are perturbed by three parts in ten
+/// million: with norms that use the statistics of the batch, a ReLU that changes sides moves gradients by percents.
+const TIMES_NOISE: f32 = 3.0;
 
 struct Reference {
     name: &'static str,
@@ -152,7 +155,9 @@ fn check_gradients(reference: &Reference, case: &str, gradients: &Gradients) {
         let difference = largest_difference(&found, expected);
         let largest = largest_value(expected);
         assert!(largest > 0.0, "{name} has a gradient of zeros");
-        if difference > GRADIENT_TOLERANCE * largest {
+        let noise = values(&reference.tensors[&format!("{case}/noise.{name}")])[0];
+        let tolerance = GRADIENT_TOLERANCE.max(TIMES_NOISE * noise);
+        if difference > tolerance * largest {
             faults.push(format!("{name}: {difference} of {largest}"));
         }
     }
@@ -281,6 +286,6 @@ fn a_diverged_network_is_reported_with_its_images() {
     batch.targets[0].image_id = 4711;
     let error = network.evaluate(&batch, &mut RandomSampler::new(0, 0)).err().unwrap();
     let text = error.to_string();
-    assert!(matches!(error, Error::NonFiniteLoss { .. }));
+    assert!(matches!(error, Error::NonFinite { .. }));
     assert!(text.contains("4711") && text.contains("loss_classifier NaN"), "{text}");
 }

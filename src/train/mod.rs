@@ -25,6 +25,7 @@ mod sample;
 mod schedule;
 mod state;
 mod step;
+mod trainer;
 
 pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
@@ -45,3 +46,4 @@ pub use sample::{Candidates, RandomSampler, SampleParams, Sampler, Stage};
 pub use schedule::{Course, Schedule, WarmUp};
 pub use state::{Numbers, RunFolder, RunState, Snapshot};
 pub use step::{Evaluated, Losses};
+pub use trainer::{Ending, EpochReport, Flow, Observer, StepReport, Trainer, TrainerOptions};

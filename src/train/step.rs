@@ -51,6 +51,35 @@ impl Losses {
         .chain(mask)
     }
 
+    /// How many there are at most.
+    pub(super) const COUNT: usize = 5;
+
+    /// Each multiplied by a number.
+    pub(super) fn scaled(&self, factor: f32) -> Self {
+        self.map(|_, value| value * factor)
+    }
+
+    /// The sum with the losses of another batch of the same network.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        let others: Vec<f32> = other.named().map(|(_, value)| value).collect();
+        self.map(|index, value| value + others[index])
+    }
+
+    /// With other values, in the order of [`Self::named`].
+    pub(super) fn replaced(&self, values: &[f32]) -> Self {
+        self.map(|index, _| values[index])
+    }
+
+    fn map(&self, change: impl Fn(usize, f32) -> f32) -> Self {
+        Self {
+            objectness: change(0, self.objectness),
+            rpn_box_reg: change(1, self.rpn_box_reg),
+            classifier: change(2, self.classifier),
+            box_reg: change(3, self.box_reg),
+            mask: self.mask.map(|mask| change(4, mask)),
+        }
+    }
+
     /// Whether all are finite.
     pub fn are_finite(&self) -> bool {
         self.named().all(|(_, value)| value.is_finite())
@@ -95,7 +124,7 @@ impl Network {
     ///
     /// # Errors
     /// [`Error::Target`] for a target that the model can't learn from, [`Error::TrainingState`] for a batch without
-    /// images or with another number of targets, [`Error::NonFiniteLoss`], and those of the sampler and of the ops.
+    /// images or with another number of targets, [`Error::NonFinite`], and those of the sampler and of the ops.
     pub fn evaluate(&self, batch: &Batch, sampler: &mut dyn Sampler) -> Result<Evaluated> {
         check_batch(batch)?;
         let mut image = self.config.image.clone();
@@ -121,7 +150,11 @@ impl Network {
         };
         if !losses.are_finite() {
             let images = batch.targets.iter().map(|target| target.image_id).collect();
-            return Err(Error::NonFiniteLoss { losses: losses.to_string(), images });
+            return Err(Error::NonFinite {
+                what: "a loss".to_owned(),
+                images,
+                losses: losses.to_string(),
+            });
         }
         let terms = [objectness, rpn_box_reg, classifier, box_reg].into_iter().chain(mask);
         let mut total: Option<Tensor> = None;
