@@ -163,7 +163,7 @@ fn assert_same(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>, toler
 #[test]
 fn four_pictures_are_learned_by_heart() {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = options(80);
+    let mut options = options(150);
     options.average = None;
     let mut trainer = trainer(options, Some(folder.path()));
     let mut log = Log::default();
@@ -229,6 +229,58 @@ fn a_resumed_run_ends_as_the_unbroken_one() {
         let folder = RunFolder::new(folder.path(), 2);
         assert_eq!(folder.snapshots().unwrap().len(), 2);
     }
+}
+
+/// Where the process of [`a_killed_run_ends_as_the_unbroken_one`] trains.
+const KILLED_RUN: &str = "CANDLE_DETECTION_KILLED_RUN";
+
+fn options_of_the_killed_run() -> TrainerOptions {
+    let mut options = options(30);
+    options.snapshot_every = Some(1);
+    options
+}
+
+#[test]
+#[ignore = "a process for a_killed_run_ends_as_the_unbroken_one"]
+fn process_to_be_killed() {
+    let folder = std::env::var_os(KILLED_RUN).unwrap();
+    let mut trainer = trainer(options_of_the_killed_run(), Some(Path::new(&folder)));
+    trainer.resume().unwrap();
+    trainer.run(&mut Rectangles::new(2), &mut Log::default()).unwrap();
+}
+
+/// Killed at any moment, also while a snapshot is being written, a run goes on as if nothing had happened.
+#[test]
+fn a_killed_run_ends_as_the_unbroken_one() {
+    let mut unbroken = trainer(options_of_the_killed_run(), None);
+    unbroken.run(&mut Rectangles::new(2), &mut Log::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunFolder::new(folder.path(), 2);
+    let last_step = || run.snapshots().unwrap().last().map_or(0, |snapshot| snapshot.step);
+    let mut kills = 0;
+    loop {
+        let before = last_step();
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["process_to_be_killed", "--exact", "--ignored"])
+            .env(KILLED_RUN, folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Some steps later, and a little longer each time, so that it dies in different places.
+        while last_step() < before + 9 && process.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(3 * kills));
+        process.kill().unwrap();
+        if process.wait().unwrap().success() {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills >= 3, "killed {kills} times");
+    let mut resumed = trainer(options_of_the_killed_run(), Some(folder.path()));
+    assert_eq!(resumed.resume().unwrap(), Some(60));
+    assert_same(&weights(&resumed), &weights(&unbroken), 0.0);
 }
 
 /// A snapshot that was being written when the process died is no snapshot.
