@@ -37,6 +37,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "transform",
         ],
     ),
+    ("train", &["config"]),
     ("eval", &["detector", "image_input", "progress", "structures", "config"]),
     (
         "train",

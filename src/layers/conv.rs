@@ -1,9 +1,10 @@
 //! Convolutions, with their norm folded in.
 
 use candle_core::{DType, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::get_f32;
+use super::initial::Initial;
 use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
 use crate::ops::{
@@ -22,6 +23,8 @@ pub struct ConvShape {
     pub kernel: usize,
     /// Input cells per output cell.
     pub stride: usize,
+    /// First values where no file has them.
+    pub initial: Initial,
 }
 
 impl ConvShape {
@@ -92,7 +95,8 @@ impl Conv2d {
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let bias = get_f32(weights, shape.out_channels, "bias", Init::Const(0.0))?;
+        let fan_in = shape.in_channels * shape.kernel * shape.kernel;
+        let bias = get_f32(weights, shape.out_channels, "bias", shape.initial.bias(fan_in))?;
         let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
         Ok(Self { weights, activation })
     }
@@ -154,9 +158,9 @@ impl Conv2d {
 }
 
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
-    let ConvShape { in_channels, out_channels, kernel, .. } = shape;
+    let ConvShape { in_channels, out_channels, kernel, initial, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
-    get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
+    get_f32(weights, dims, "weight", initial.weight())
 }
 
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
@@ -187,9 +191,10 @@ impl ConvTranspose2d {
         activation: Activation,
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = get_f32(weights, dims, "weight", init)?;
-        let bias = get_f32(weights, out_channels, "bias", Init::Const(0.0))?;
+        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight())?;
+        // Torch takes the second axis for the inputs, here as elsewhere.
+        let bias = Initial::Default.bias(4 * out_channels);
+        let bias = get_f32(weights, out_channels, "bias", bias)?;
         let weights = if weight.track_op() || bias.track_op() {
             ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
         } else {

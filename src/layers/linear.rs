@@ -1,9 +1,9 @@
 //! Fully connected layers.
 
 use candle_core::{DType, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
-use super::get_f32;
+use super::{Initial, get_f32};
 use crate::error::Result;
 use crate::ops::{
     self, Activation, Conv2dParams, PreparedLinear, TrainableConv2d, TrainableLinear,
@@ -39,9 +39,9 @@ impl Linear {
         out_features: usize,
         activation: Activation,
     ) -> Result<Self> {
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
-        let bias = get_f32(weights, out_features, "bias", Init::Const(0.0))?;
+        let weight =
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+        let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
         let weights = if weight.track_op() || bias.track_op() {
             LinearWeights::Trainable(TrainableLinear::new(&weight, &bias)?)
         } else {
@@ -63,10 +63,10 @@ impl Linear {
         out_features: usize,
         activation: Activation,
     ) -> Result<Self> {
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let in_features = channels * side * side;
-        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
-        let bias = get_f32(weights, out_features, "bias", Init::Const(0.0))?;
+        let weight =
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+        let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
         let weights = if weight.track_op() || bias.track_op() {
             let weight = weight.reshape((out_features, channels, side, side))?;
             let params = Conv2dParams { stride: 1, padding: 0 };

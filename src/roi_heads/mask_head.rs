@@ -1,13 +1,13 @@
 //! Masks of detections (He et al., arXiv:1703.06870).
 
 use candle_core::Tensor;
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, get_f32};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, get_f32};
 use crate::ops::{Activation, class_mask_logits, class_masks};
 use crate::structures::{BatchGeometry, FeatureMaps, Instances};
 
@@ -38,7 +38,13 @@ impl MaskHead {
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
             let weights = weights.pp("mask_head").pp(index);
-            let shape = ConvShape { in_channels: channels, out_channels, kernel: 3, stride: 1 };
+            let shape = ConvShape {
+                in_channels: channels,
+                out_channels,
+                kernel: 3,
+                stride: 1,
+                initial: Initial::BeforeRelu,
+            };
             convs.push(match config.norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::Relu)?,
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
@@ -50,7 +56,6 @@ impl MaskHead {
         let predictor = weights.pp("mask_predictor");
         let enlarged = config.predictor_channels;
         let filters = predictor.pp("mask_fcn_logits");
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         Ok(Self {
             roi_pool: MultiScaleRoiAlign::new(config.roi_output, config.roi_sampling),
             convs,
@@ -60,9 +65,14 @@ impl MaskHead {
                 enlarged,
                 Activation::Relu,
             )?,
-            class_filters: get_f32(&filters, (num_classes, enlarged, 1, 1), "weight", init)?
-                .reshape((num_classes, enlarged))?,
-            class_biases: get_f32(&filters, num_classes, "bias", Init::Const(0.0))?,
+            class_filters: get_f32(
+                &filters,
+                (num_classes, enlarged, 1, 1),
+                "weight",
+                Initial::BeforeRelu.weight(),
+            )?
+            .reshape((num_classes, enlarged))?,
+            class_biases: get_f32(&filters, num_classes, "bias", Initial::Default.bias(enlarged))?,
         })
     }
 }

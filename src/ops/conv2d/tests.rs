@@ -376,7 +376,7 @@ fn input_gradients_round_little() {
     let (gradient, weight) = (random.tensor(&gradient_dims), random.tensor(&weight_dims));
     let sizes =
         cpu::backward::Sizes { weight: weight_dims, input: dims, output: gradient_dims, params };
-    let flipped = weight.transpose(0, 1).unwrap().flip(&[2, 3]).unwrap();
+    let flipped = weight.transpose(0, 1).unwrap().contiguous().unwrap().flip(&[2, 3]).unwrap();
     let epilogue = Epilogue { residual: None, activation: Activation::None };
     let expected = reference::conv2d(
         &values(&gradient),
