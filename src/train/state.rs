@@ -187,7 +187,7 @@ impl Snapshot {
             kernels::overwrite(parameter.var.as_tensor(), &model.get(&parameter.name)?)?;
         }
         let rest = Tensors::read(&self.folder.join(STATE))?;
-        rest.expect("format", FORMAT)?;
+        rest.require("format", FORMAT)?;
         if rest.number::<u64>("step")? != self.step {
             return Err(rest.fault("step", self.step.to_string()));
         }
@@ -335,7 +335,7 @@ impl Tensors {
         names.map(|name| Ok((name.clone(), self.get(&name)?))).collect()
     }
 
-    fn expect(&self, key: &str, value: &str) -> Result<()> {
+    fn require(&self, key: &str, value: &str) -> Result<()> {
         match self.metadata.get(key) {
             Some(found) if found == value => Ok(()),
             _ => Err(self.fault(key, format!("`{value}`"))),
