@@ -441,7 +441,8 @@ fn a_rank_that_fails_ends_all() {
 
 #[test]
 fn options_that_make_no_sense_are_named() {
-    let cases: [(&str, fn(&mut TrainerOptions)); 4] = [
+    type Edit = fn(&mut TrainerOptions);
+    let cases: [(&str, Edit); 4] = [
         ("batches_per_update", |o| o.batches_per_update = 0),
         ("clip_norm", |o| o.clip_norm = Some(0.0)),
         ("average", |o| o.average = Some(1.0)),

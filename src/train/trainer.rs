@@ -235,7 +235,7 @@ impl Trainer {
             let stops = self.any_stops(observer.step(&report)?)?;
             let epoch_is_over = self.numbers.position.index == 0;
             let due =
-                self.options.snapshot_every.is_some_and(|n| self.numbers.step % n.max(1) == 0);
+                self.options.snapshot_every.is_some_and(|n| self.numbers.step.is_multiple_of(n));
             if epoch_is_over || due || stops {
                 let snapshot = self.save()?;
                 if epoch_is_over {
@@ -424,7 +424,7 @@ fn check(options: &TrainerOptions) -> Result<()> {
     if options.batches_per_update == 0 {
         return Err(option("batches_per_update", "0", "at least 1"));
     }
-    if let Some(length) = options.clip_norm.filter(|length| !(*length > 0.0)) {
+    if let Some(length) = options.clip_norm.filter(|length| length.is_nan() || *length <= 0.0) {
         return Err(option("clip_norm", &length.to_string(), "a length above 0"));
     }
     if let Some(decay) = options.average.filter(|decay| !(0.0..1.0).contains(decay)) {

@@ -56,9 +56,9 @@ impl Launch {
     /// # Errors
     /// As [`Self::from_environment`].
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        let given = |name: &&str| get(name).is_some();
+        let given = |name: &str| get(name).is_some();
         let Some(Launcher { name, variables }) =
-            LAUNCHERS.iter().find(|launcher| launcher.variables[..2].iter().all(|v| given(&v)))
+            LAUNCHERS.iter().find(|launcher| launcher.variables[..2].iter().all(|v| given(v)))
         else {
             return Ok(None);
         };
