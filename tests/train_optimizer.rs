@@ -80,8 +80,8 @@ fn update_rules_are_torchs() {
     for (case, rule, decay) in cases {
         let parameters = reference.parameters();
         let mut optimizer = Optimizer::new(&parameters, rule, &Reference::groups(decay)).unwrap();
-        for step in 0..STEPS {
-            optimizer.step(&reference.gradients(&parameters, step), rates[step]).unwrap();
+        for (step, rate) in rates.iter().copied().enumerate() {
+            optimizer.step(&reference.gradients(&parameters, step), rate).unwrap();
             reference.check(case, step, &parameters);
         }
         assert_eq!(optimizer.steps(), STEPS as u64);
@@ -115,7 +115,7 @@ fn accumulated_gradients_are_those_of_the_whole() {
     let rates = reference.rates("rates");
     let parameters = reference.parameters();
     let mut optimizer = Optimizer::new(&parameters, SGD, &Reference::groups(0.01)).unwrap();
-    for step in 0..STEPS {
+    for (step, rate) in rates.into_iter().enumerate() {
         let whole = reference.gradients(&parameters, step);
         let part = |factor: f64| {
             let of = |p: &Parameter| (whole.get(&p.name).unwrap().unwrap() * factor).unwrap();
@@ -124,7 +124,7 @@ fn accumulated_gradients_are_those_of_the_whole() {
         let mut sum = part(0.5);
         sum.add(&part(1.5)).unwrap();
         sum.scale(0.5);
-        optimizer.step(&sum, rates[step]).unwrap();
+        optimizer.step(&sum, rate).unwrap();
         reference.check("sgd_momentum", step, &parameters);
     }
 }

@@ -37,6 +37,10 @@ impl Reference {
     }
 
     fn network(&self, stages: usize) -> Network {
+        self.network_with(stages, |_| {})
+    }
+
+    fn network_with(&self, stages: usize, edit: impl Fn(&mut ModelConfig)) -> Network {
         let file = |extension: &str| fixtures().join(format!("{}.{extension}", self.name));
         let mut config = ModelConfig::load(&file("toml")).unwrap();
         let training = &mut config.training;
@@ -44,6 +48,7 @@ impl Reference {
         (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
             if self.name == "tiny_r18" { (40, 50) } else { (12, 20) };
         training.roi.samples_per_image = 32;
+        edit(&mut config);
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
         let freezing = Freezing::backbone(&config, stages);
         Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
@@ -189,6 +194,41 @@ fn a_batch_without_objects_costs_no_boxes_and_no_masks() {
     }
     let name = "roi_heads.box_predictor.cls_score.weight";
     assert!(largest_value(&gradients.get(name).unwrap().unwrap()) > 0.0);
+}
+
+/// The objects themselves are among the proposals, so the heads always have something to learn from.
+#[test]
+fn a_network_that_proposes_nothing_learns_from_the_objects() {
+    let reference = Reference::load("tiny_r18");
+    let network = reference.network_with(5, |config| config.rpn.min_box_side = 1e4);
+    let mut sampler = RandomSampler::new(1, 0);
+    let evaluated = network.evaluate(&reference.batch("one_empty"), &mut sampler).unwrap();
+    let losses = evaluated.losses;
+    assert!(losses.classifier > 0.0 && losses.box_reg > 0.0 && losses.mask.unwrap() > 0.0);
+    let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
+    assert!(gradients.norm().unwrap().is_finite());
+    // Neither proposals nor objects: the heads see nothing.
+    let evaluated = network.evaluate(&reference.batch("all_empty"), &mut sampler).unwrap();
+    let losses = evaluated.losses;
+    assert_eq!([losses.classifier, losses.box_reg, losses.mask.unwrap()], [0.0; 3]);
+    let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
+    assert!(losses.objectness > 0.0 && gradients.norm().unwrap() > 0.0);
+}
+
+/// A validation loss changes nothing and repeats.
+#[test]
+fn evaluating_leaves_the_weights_alone() {
+    let reference = Reference::load("tiny_r18");
+    let network = reference.network(5);
+    let before: Vec<Vec<f32>> =
+        network.parameters().all().iter().map(|p| values(p.var.as_tensor())).collect();
+    let losses = || {
+        let batch = reference.batch("objects");
+        network.evaluate(&batch, &mut RandomSampler::new(2, 0)).unwrap().losses
+    };
+    assert_eq!(losses(), losses());
+    let after = network.parameters().all();
+    assert!(after.iter().zip(before).all(|(p, before)| values(p.var.as_tensor()) == before));
 }
 
 /// Batch norms use the statistics of the batch, and move the running ones.
