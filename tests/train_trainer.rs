@@ -359,6 +359,20 @@ fn the_best_weights_are_kept_with_their_score() {
     }
 }
 
+/// An interruption between a snapshot and its evaluation loses no evaluation.
+#[test]
+fn the_last_epoch_is_evaluated_when_a_run_is_resumed() {
+    let path = tempfile::tempdir().unwrap();
+    let mut first = trainer(options(2), Some(path.path()));
+    first.run(&mut Rectangles::new(4), &mut Log::default()).unwrap();
+    let mut second = trainer(options(2), Some(path.path()));
+    second.resume().unwrap();
+    let mut log = Log { scores: vec![0.0, 0.7], ..Log::default() };
+    assert_eq!(second.run(&mut Rectangles::new(4), &mut log).unwrap(), Ending::Complete);
+    assert_eq!((log.epochs, log.steps.len()), (2, 0));
+    assert_eq!(RunFolder::new(path.path(), 2).best_score().unwrap(), Some(0.7));
+}
+
 #[test]
 fn a_batch_that_is_not_finite_ends_the_run_with_the_weights_before_it() {
     let path = tempfile::tempdir().unwrap();

@@ -99,8 +99,8 @@ pub trait Observer {
     /// End the run.
     fn step(&mut self, report: &StepReport) -> Result<Flow>;
 
-    /// After every epoch, on rank 0, once its snapshot is on disk. Returns how well the network does, where it was
-    /// evaluated; the weights with the largest score are kept.
+    /// After every epoch, on rank 0, once its snapshot is on disk; again when a run is resumed from there. Returns how
+    /// well the network does, where it was evaluated; the weights with the largest score are kept.
     ///
     /// # Errors
     /// End the run.
@@ -130,6 +130,8 @@ pub struct Trainer {
     folder: Option<RunFolder>,
     communicator: Arc<dyn Communicator>,
     numbers: Numbers,
+    /// Where the run was resumed, until it goes on.
+    resumed: Option<Snapshot>,
 }
 
 impl Trainer {
@@ -169,6 +171,7 @@ impl Trainer {
             folder,
             communicator,
             numbers,
+            resumed: None,
         })
     }
 
@@ -188,6 +191,7 @@ impl Trainer {
         };
         snapshot.restore(&mut state)?;
         self.numbers = state.numbers;
+        self.resumed = Some(snapshot);
         Ok(Some(self.numbers.step))
     }
 
@@ -223,6 +227,12 @@ impl Trainer {
         self.check_folder()?;
         let updates_per_epoch = batches.div_ceil(self.options.batches_per_update) as u64;
         let steps = updates_per_epoch * self.options.epochs;
+        // The interruption may have come between a snapshot and its evaluation.
+        if let Some(snapshot) = self.resumed.take()
+            && self.numbers.position.index == 0
+        {
+            self.end_epoch(observer, Some(&snapshot))?;
+        }
         let (start, first) = (Instant::now(), self.numbers.step);
         while self.numbers.position.epoch < self.options.epochs {
             let begin = Instant::now();
