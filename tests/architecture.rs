@@ -39,7 +39,25 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "transform",
         ],
     ),
+    ("train", &["config"]),
     ("eval", &["detector", "image_input", "progress", "structures", "config"]),
+    (
+        "train",
+        &[
+            "backbone",
+            "checkpoint",
+            "config",
+            "detector",
+            "image_input",
+            "layers",
+            "ops",
+            "progress",
+            "roi_heads",
+            "rpn",
+            "structures",
+            "transform",
+        ],
+    ),
     ("visualize", &["config", "structures"]),
 ];
 
