@@ -202,6 +202,32 @@ pub enum Error {
         /// What is wrong with it, and what would be right.
         problem: String,
     },
+    /// A model can't learn from the ground truth of an image.
+    #[error("target of image {image_id}: `{entry}` is {found}, expected {expected}")]
+    Target {
+        /// The image.
+        image_id: u64,
+        /// The entry at fault, such as `boxes[3]`.
+        entry: String,
+        /// Its value, in pixels of the image as it was given.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A sampler chose a box that it was not offered.
+    #[error(
+        "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"
+    )]
+    Sample {
+        /// What the boxes are.
+        stage: &'static str,
+        /// Place of the image in its batch.
+        image: usize,
+        /// The box.
+        index: u32,
+        /// What it is.
+        found: String,
+    },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]
     Cancelled,

@@ -25,6 +25,7 @@
 //! - [`ops`] and [`layers`]: what the rooms are made of;
 //! - [`checkpoint`]: weight files;
 //! - [`eval`]: COCO data sets and metrics;
+//! - `train`, with the feature of that name: losses, optimisers, checkpoints;
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 
@@ -43,6 +44,8 @@ mod progress;
 pub mod roi_heads;
 pub mod rpn;
 pub mod structures;
+#[cfg(feature = "train")]
+pub mod train;
 pub mod transform;
 #[cfg(feature = "visualize")]
 pub mod visualize;

@@ -38,6 +38,23 @@ const IMPORTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("eval", &["detector", "image_input", "progress", "structures", "config"]),
+    (
+        "train",
+        &[
+            "backbone",
+            "checkpoint",
+            "config",
+            "detector",
+            "image_input",
+            "layers",
+            "ops",
+            "progress",
+            "roi_heads",
+            "rpn",
+            "structures",
+            "transform",
+        ],
+    ),
     ("visualize", &["config", "structures"]),
 ];
 

@@ -9,9 +9,11 @@ mod features;
 mod image;
 mod mask;
 mod slots;
+mod target;
 
 pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
 pub use slots::{DetectionBatch, Instances, Proposals};
+pub use target::{MaskUse, Target};

@@ -1,0 +1,28 @@
+//! Training: from images and their targets to losses, gradients and updated weights.
+//!
+//! In: batches of images and [`Target`](crate::structures::Target)s. Out: weights under torchvision's names. The parts
+//! of the network are those of inference, composed in another order; this room knows nothing of evaluation.
+//!
+//! What is computed is what torchvision computes: which boxes count as found (`assign`), which of them a step looks at
+//! (`sample`), what they should have been (`encode`, `mask_targets`), and what the difference costs (`losses`).
+
+mod assign;
+mod batch;
+mod encode;
+mod ground_truth;
+mod losses;
+mod mask_targets;
+mod random;
+mod sample;
+
+pub use assign::{AssignParams, Match, Unfound, assign};
+pub use batch::{Batch, BatchSource, Position};
+pub use encode::encode;
+pub use ground_truth::GroundTruth;
+pub use losses::{
+    Loss, Objectness, SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss,
+    rpn_box_loss,
+};
+pub use mask_targets::ObjectMask;
+pub use random::Random;
+pub use sample::{Candidates, RandomSampler, SampleParams, Sampler, Stage};
