@@ -37,13 +37,15 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "transform",
         ],
     ),
-    ("eval", &["detector", "image_input", "progress", "structures", "config"]),
+    ("dataset", &["image_input", "structures"]),
+    ("eval", &["dataset", "detector", "image_input", "progress", "structures", "config"]),
     (
         "train",
         &[
             "backbone",
             "checkpoint",
             "config",
+            "dataset",
             "detector",
             "image_input",
             "layers",
