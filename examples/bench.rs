@@ -137,7 +137,8 @@ fn print_stages(detector: &Detector, image: &ImageInput, iterations: usize) -> R
     let network = detector.network();
     let settings = detector.settings();
     let images = std::slice::from_ref(image);
-    let to_batch = || transform::to_batch(images, &settings.image, detector.device());
+    let to_batch =
+        || transform::to_batch(images, &settings.image, detector.device(), detector.dtype());
     let batch = to_batch()?;
     let features = network.backbone.forward(&batch.pixels)?;
     let predicted = network.rpn.predict(&features)?;

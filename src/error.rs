@@ -192,6 +192,22 @@ pub enum Error {
         /// Why it can't be used.
         problem: String,
     },
+    /// The driver refused the kernels of an op.
+    #[error(
+        "{op}: its kernels (PTX {version} for {target}) were refused by the driver: {problem}. A driver must be at \
+         least as new as the CUDA toolkit that compiled the program, and the GPU at least {target}: update the driver, \
+         or rebuild with an older toolkit or with CUDA_COMPUTE_CAP set to the GPU's compute capability"
+    )]
+    KernelLoad {
+        /// The op.
+        op: &'static str,
+        /// Version of the PTX.
+        version: String,
+        /// Compute capability that the PTX was made for.
+        target: String,
+        /// What the driver said.
+        problem: String,
+    },
     /// A COCO annotation or results file is damaged or inconsistent.
     #[error("{path}: {entry}: {problem}")]
     Dataset {
@@ -227,6 +243,16 @@ pub enum Error {
         index: u32,
         /// What it is.
         found: String,
+    },
+    /// Parts of a training run don't belong together.
+    #[error("{what}: found {found}, expected {expected}")]
+    TrainingState {
+        /// Which part, or which file.
+        what: String,
+        /// What it has.
+        found: String,
+        /// What it should have.
+        expected: String,
     },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]

@@ -26,7 +26,7 @@
 //! - [`checkpoint`]: weight files;
 //! - [`dataset`]: data sets in COCO's format;
 //! - [`eval`]: COCO's metrics;
-//! - `train`, with the feature of that name: losses, optimisers, checkpoints;
+//! - [`train`]: losses, optimisers, checkpoints;
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 

@@ -30,7 +30,9 @@ fn compare_all_stages(model: &str) {
     let network = detector.network();
     let images = fixture.images();
 
-    let batch = transform::to_batch(&images, &detector.config().image, detector.device()).unwrap();
+    let batch =
+        transform::to_batch(&images, &detector.config().image, detector.device(), detector.dtype())
+            .unwrap();
     if fixture.has("transformed") {
         assert_features(&batch.pixels, &fixture.features("transformed"), "transform");
     }

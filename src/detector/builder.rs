@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
 use super::{Detector, GeneralizedRcnn};
@@ -40,6 +40,7 @@ pub struct DetectorBuilder {
     weights: Weights,
     loading: Loading,
     device: Device,
+    dtype: DType,
     backbone: Option<BackboneConstructor>,
     heads: Vec<HeadConstructor>,
     progress: Box<dyn Progress>,
@@ -53,6 +54,7 @@ impl DetectorBuilder {
             weights: Weights::Published,
             loading: Loading::Strict,
             device: Device::Cpu,
+            dtype: DType::F32,
             backbone: None,
             heads: Vec::new(),
             progress: Box::new(Silent),
@@ -74,6 +76,13 @@ impl DetectorBuilder {
     /// Where the model runs.
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
+        self
+    }
+
+    /// What convolutions and linear layers compute in: f32, or half precision where the device has kernels for it.
+    /// Sums, boxes and scores are f32 whatever it is.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
         self
     }
 
@@ -131,15 +140,18 @@ impl DetectorBuilder {
                 let Weights::Random { seed } = self.weights else {
                     return Err(no_published_weights(&config.name, String::new()));
                 };
-                (self.load_network(RandomSource { seed }.var_builder(&self.device.clone()))?, None)
+                let weights = RandomSource { seed }.var_builder(&self.device);
+                (self.load_network(weights.to_dtype(self.dtype))?, None)
             }
             Some(path) => {
                 let source = CheckpointSource::new(Checkpoint::open(&path)?, self.loading);
-                let network = self.load_network(source.var_builder(&self.device))?;
+                let weights = source.var_builder(&self.device).to_dtype(self.dtype);
+                let network = self.load_network(weights)?;
                 (network, Some(source.finish(&config.name)?))
             }
         };
-        Ok(Detector { config, categories, network, device: self.device, load_report })
+        let (device, dtype) = (self.device, self.dtype);
+        Ok(Detector { config, categories, network, device, dtype, load_report })
     }
 
     /// The weight file, downloaded if need be; `None` for random weights.

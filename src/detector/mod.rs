@@ -5,7 +5,7 @@ mod generalized_rcnn;
 
 use std::path::Path;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 
 pub use builder::{DetectorBuilder, Weights};
 pub use generalized_rcnn::GeneralizedRcnn;
@@ -45,6 +45,7 @@ pub struct Detector {
     categories: Categories,
     network: GeneralizedRcnn,
     device: Device,
+    dtype: DType,
     load_report: Option<LoadReport>,
 }
 
@@ -121,7 +122,7 @@ impl Detector {
         settings: &Settings,
     ) -> Result<DetectionBatch> {
         self.config_with(settings).validate("settings")?;
-        let batch = transform::to_batch(images, &settings.image, &self.device)?;
+        let batch = transform::to_batch(images, &settings.image, &self.device, self.dtype)?;
         self.network.forward(&batch, &settings.detections)
     }
 
@@ -156,6 +157,11 @@ impl Detector {
     /// Where the weights are.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What the layers compute in.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// How the weight file was understood; `None` for random weights.

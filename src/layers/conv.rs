@@ -1,10 +1,14 @@
 //! Convolutions, with their norm folded in.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::get_f32;
 use crate::error::Result;
-use crate::ops::{self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, conv2d};
+use crate::ops::{
+    self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
+    TrainableConvTranspose2d,
+};
 
 /// Sizes of a convolution: square window, dilation 1, one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +42,49 @@ pub struct NormAt<'a> {
 /// A 2d convolution with bias or batch norm, then perhaps a residual, then an activation.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
-    weights: PreparedConv2d,
+    weights: ConvWeights,
     activation: Activation,
+}
+
+/// The two forms of a convolution.
+#[derive(Debug, Clone)]
+enum ConvWeights {
+    /// All constants.
+    Prepared(PreparedConv2d),
+    /// Some variables.
+    Trainable(TrainableConv2d),
+}
+
+impl ConvWeights {
+    /// The convolution with filters `scale[o] · weight[o, ..]`.
+    fn new(
+        weight: &Tensor,
+        scale: Option<&Tensor>,
+        bias: &Tensor,
+        params: Conv2dParams,
+        dtype: DType,
+    ) -> Result<Self> {
+        if weight.track_op() || bias.track_op() {
+            return Ok(Self::Trainable(TrainableConv2d::new(weight, scale, bias, params)?));
+        }
+        let folded = match scale {
+            Some(scale) => &weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?,
+            None => weight,
+        };
+        Ok(Self::Prepared(PreparedConv2d::new(&folded.to_dtype(dtype)?, bias, params)?))
+    }
+
+    fn apply(
+        &self,
+        input: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Prepared(weights) => ops::conv2d(input, weights, residual, activation),
+            Self::Trainable(weights) => ops::conv2d_trainable(input, weights, residual, activation),
+        }
+    }
 }
 
 impl Conv2d {
@@ -49,8 +94,9 @@ impl Conv2d {
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let bias = weights.get_with_hints(shape.out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        let bias = get_f32(weights, shape.out_channels, "bias", Init::Const(0.0))?;
+        let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
+        Ok(Self { weights, activation })
     }
 
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
@@ -65,8 +111,21 @@ impl Conv2d {
     ) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
         let (scale, bias) = load_norm(norm, shape.out_channels)?;
-        let weight = weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        let (params, dtype) = (shape.params(), weights.dtype());
+        let weights = ConvWeights::new(&weight, Some(&scale), &bias, params, dtype)?;
+        Ok(Self { weights, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = match self.weights {
+            ConvWeights::Prepared(weights) => {
+                ConvWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
+        self
     }
 
     /// `[N, H, W, I]` → `[N, H', W', O]`.
@@ -74,7 +133,7 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, None, self.activation)
+        self.weights.apply(input, None, self.activation)
     }
 
     /// Like [`Self::forward`], with `residual` `[N, H', W', O]` added before the activation.
@@ -82,24 +141,25 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward_plus(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, Some(residual), self.activation)
+        self.weights.apply(input, Some(residual), self.activation)
     }
 }
 
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     let ConvShape { in_channels, out_channels, kernel, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
-    Ok(weights.get_with_hints(dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?)
+    get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
 }
 
 /// A batch norm as `x · scale + bias`, in the order of operations that the reference has.
 fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
     let one = Init::Const(1.0);
     let zero = Init::Const(0.0);
-    let weight = norm.weights.get_with_hints(channels, "weight", one)?;
-    let bias = norm.weights.get_with_hints(channels, "bias", zero)?;
-    let mean = norm.weights.get_with_hints(channels, "running_mean", zero)?;
-    let variance = norm.weights.get_with_hints(channels, "running_var", one)?;
+    // Statistics first: they tell the source of the tensors that this is a norm.
+    let mean = get_f32(&norm.weights, channels, "running_mean", zero)?;
+    let variance = get_f32(&norm.weights, channels, "running_var", one)?;
+    let weight = get_f32(&norm.weights, channels, "weight", one)?;
+    let bias = get_f32(&norm.weights, channels, "bias", zero)?;
     let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
     let bias = (bias - (mean * &scale)?)?;
     Ok((scale, bias))
@@ -108,8 +168,17 @@ fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
-    weights: PreparedConvTranspose2d,
+    weights: ConvTransposeWeights,
     activation: Activation,
+}
+
+/// The two forms of a transposed convolution.
+#[derive(Debug, Clone)]
+enum ConvTransposeWeights {
+    /// All constants.
+    Prepared(PreparedConvTranspose2d),
+    /// Some variables.
+    Trainable(TrainableConvTranspose2d),
 }
 
 impl ConvTranspose2d {
@@ -125,9 +194,15 @@ impl ConvTranspose2d {
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
         let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = weights.get_with_hints(dims, "weight", init)?;
-        let bias = weights.get_with_hints(out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConvTranspose2d::new(&weight, &bias)?, activation })
+        let weight = get_f32(weights, dims, "weight", init)?;
+        let bias = get_f32(weights, out_channels, "bias", Init::Const(0.0))?;
+        let weights = if weight.track_op() || bias.track_op() {
+            ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
+        } else {
+            let weight = weight.to_dtype(weights.dtype())?;
+            ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
+        };
+        Ok(Self { weights, activation })
     }
 
     /// `[N, H, W, I]` → `[N, 2H, 2W, O]`.
@@ -135,6 +210,13 @@ impl ConvTranspose2d {
     /// # Errors
     /// Those of [`ops::conv_transpose2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        ops::conv_transpose2d(input, &self.weights, self.activation)
+        match &self.weights {
+            ConvTransposeWeights::Prepared(weights) => {
+                ops::conv_transpose2d(input, weights, self.activation)
+            }
+            ConvTransposeWeights::Trainable(weights) => {
+                ops::conv_transpose2d_trainable(input, weights, self.activation)
+            }
+        }
     }
 }

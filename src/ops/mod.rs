@@ -41,12 +41,14 @@ mod top_k;
 mod upsample_add;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
-pub use class_masks::class_masks;
-pub use conv_transpose2d::{PreparedConvTranspose2d, conv_transpose2d};
-pub use conv2d::{Conv2dParams, PreparedConv2d, conv2d};
+pub use class_masks::{class_mask_logits, class_masks};
+pub use conv_transpose2d::{
+    PreparedConvTranspose2d, TrainableConvTranspose2d, conv_transpose2d, conv_transpose2d_trainable,
+};
+pub use conv2d::{Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use gather_slots::gather_slots;
-pub use linear::{PreparedLinear, linear};
+pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;

@@ -58,9 +58,6 @@ impl BoxHead {
         for conv in &self.convs {
             features = conv.forward(&features)?;
         }
-        let rows = features.dim(0)?;
-        let columns = features.dims()[1..].iter().product::<usize>();
-        features = features.reshape((rows, columns))?;
         for layer in &self.fully_connected {
             features = layer.forward(&features)?;
         }

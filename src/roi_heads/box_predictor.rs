@@ -19,8 +19,10 @@ impl BoxPredictor {
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, in_features: usize, num_classes: usize) -> Result<Self> {
-        let load = |name: &str, out_features| {
-            Linear::load(&weights.pp(name), in_features, out_features, Activation::None)
+        let load = |name: &str, out_features| -> Result<Linear> {
+            let weights = weights.pp(name);
+            let layer = Linear::load(&weights, in_features, out_features, Activation::None)?;
+            Ok(layer.with_f32_output())
         };
         Ok(Self {
             class_logits: load("cls_score", num_classes)?,

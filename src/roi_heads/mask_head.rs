@@ -7,8 +7,8 @@ use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d};
-use crate::ops::{Activation, class_masks};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, get_f32};
+use crate::ops::{Activation, class_mask_logits, class_masks};
 use crate::structures::{BatchGeometry, FeatureMaps, Instances};
 
 /// Convolutions, an enlargement, and one filter per class, of which only the detected class's is applied.
@@ -60,11 +60,48 @@ impl MaskHead {
                 enlarged,
                 Activation::Relu,
             )?,
-            class_filters: filters
-                .get_with_hints((num_classes, enlarged, 1, 1), "weight", init)?
+            class_filters: get_f32(&filters, (num_classes, enlarged, 1, 1), "weight", init)?
                 .reshape((num_classes, enlarged))?,
-            class_biases: filters.get_with_hints(num_classes, "bias", Init::Const(0.0))?,
+            class_biases: get_f32(&filters, num_classes, "bias", Init::Const(0.0))?,
         })
+    }
+}
+
+impl MaskHead {
+    /// Mask logits `[N, K, M, M]` of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images, for the classes
+    /// `labels` `[N, K]` u32; zero above `counts` `[N]`.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn logits(
+        &self,
+        features: &FeatureMaps,
+        boxes: &Tensor,
+        labels: &Tensor,
+        counts: &Tensor,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        self.apply(class_mask_logits, features, [boxes, labels, counts], geometry)
+    }
+
+    /// Pools, convolves and enlarges, and applies the class filters with `last`.
+    fn apply(
+        &self,
+        last: impl Fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+        features: &FeatureMaps,
+        [boxes, labels, counts]: [&Tensor; 3],
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        let mut hidden = self.roi_pool.forward(features, boxes, counts, geometry)?;
+        for conv in &self.convs {
+            hidden = conv.forward(&hidden)?;
+        }
+        let enlarged = self.enlarge.forward(&hidden)?;
+        let (n, k) = labels.dims2()?;
+        let labels = labels.reshape(n * k)?;
+        let masks = last(&enlarged, &self.class_filters, &self.class_biases, &labels)?;
+        let (_, height, width) = masks.dims3()?;
+        Ok(masks.reshape((n, k, height, width))?)
     }
 }
 
@@ -81,15 +118,6 @@ impl InstanceHead for MaskHead {
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
         let Instances { boxes, labels, counts, .. } = instances;
-        let mut hidden = self.roi_pool.forward(features, boxes, counts, geometry)?;
-        for conv in &self.convs {
-            hidden = conv.forward(&hidden)?;
-        }
-        let enlarged = self.enlarge.forward(&hidden)?;
-        let (n, d) = labels.dims2()?;
-        let labels = labels.reshape(n * d)?;
-        let masks = class_masks(&enlarged, &self.class_filters, &self.class_biases, &labels)?;
-        let (_, height, width) = masks.dims3()?;
-        Ok(masks.reshape((n, d, height, width))?)
+        self.apply(class_masks, features, [boxes, labels, counts], geometry)
     }
 }

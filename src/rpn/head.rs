@@ -30,9 +30,9 @@ impl RpnHead {
     ) -> Result<Self> {
         let square =
             ConvShape { in_channels: channels, out_channels: channels, kernel: 3, stride: 1 };
-        let predictor = |name: &str, out_channels| {
+        let predictor = |name: &str, out_channels| -> Result<Conv2d> {
             let shape = ConvShape { in_channels: channels, out_channels, kernel: 1, stride: 1 };
-            Conv2d::load(&weights.pp(name), shape, Activation::None)
+            Ok(Conv2d::load(&weights.pp(name), shape, Activation::None)?.with_f32_output())
         };
         Ok(Self {
             convs: (0..config.conv_depth)

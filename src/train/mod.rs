@@ -8,21 +8,31 @@
 
 mod assign;
 mod batch;
+mod ema;
 mod encode;
+mod gradients;
 mod ground_truth;
 mod losses;
 mod mask_targets;
+mod optimizer;
+mod parameters;
 mod random;
 mod sample;
+mod schedule;
 
 pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
+pub use ema::Average;
 pub use encode::encode;
+pub use gradients::Gradients;
 pub use ground_truth::GroundTruth;
 pub use losses::{
     Loss, Objectness, SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss,
     rpn_box_loss,
 };
 pub use mask_targets::ObjectMask;
+pub use optimizer::{Decay, Momentum, Optimizer, ParameterGroups, ParameterOptions, UpdateRule};
+pub use parameters::{Freezing, Parameter, ParameterKind, Parameters};
 pub use random::Random;
 pub use sample::{Candidates, RandomSampler, SampleParams, Sampler, Stage};
+pub use schedule::{Course, Schedule, WarmUp};

@@ -6,7 +6,7 @@
 mod resize;
 mod restore;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 
 pub use resize::{padded_size, resized_size};
 pub use restore::restore;
@@ -17,7 +17,8 @@ use crate::image_input::{ImageInput, Pixels};
 use crate::ops::{PixelSource, ResizeNormalizeParams, resize_normalize};
 use crate::structures::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 
-/// Resizes, normalises and pads images to one batch on a device: the upload.
+/// Resizes, normalises and pads images to one batch on a device, in the dtype that the network computes in: the
+/// upload.
 ///
 /// # Errors
 /// [`Error::Pixels`](crate::Error::Pixels) for an image without pixels, or those of [`resize_normalize`].
@@ -25,6 +26,7 @@ pub fn to_batch(
     images: &[ImageInput],
     config: &ImageConfig,
     device: &Device,
+    dtype: DType,
 ) -> Result<ImageBatch> {
     let geometry = batch_geometry(images.iter().map(ImageInput::size), config);
     let params = ResizeNormalizeParams {
@@ -32,6 +34,7 @@ pub fn to_batch(
         std: config.std,
         resized: geometry.images.iter().map(|image| pair(image.resized)).collect(),
         padded: pair(geometry.padded),
+        dtype,
     };
     let sources: Vec<PixelSource> = images.iter().map(pixel_source).collect();
     let pixels = resize_normalize(&sources, &params, device)?;

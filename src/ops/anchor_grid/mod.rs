@@ -1,6 +1,8 @@
 //! Anchors of all pyramid levels, computed on the device from shape scalars alone.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -8,6 +10,8 @@ use candle_core::{Device, Tensor};
 
 use super::support::check;
 use crate::error::Result;
+
+const OP: &str = "anchor_grid";
 
 /// One level of the grid: a cell anchor per size and ratio at every feature cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,12 +49,14 @@ pub struct AnchorGridParams {
 /// | returns | `[A, 4]` | f32 | xyxy pixels of the padded batch |
 ///
 /// # Devices
-/// CPU. Nothing is built on the host and copied: on any device the level table travels as numbers.
+/// CPU, and CUDA in one launch. Nothing is built on the host and copied: the level table travels as numbers, on CUDA
+/// as a kernel argument of at most 8 levels, 16 sizes a level and 16 ratios.
 ///
 /// # Gradients
 /// None; the anchors depend on no tensor.
 ///
 /// # Errors
+/// [`Error::Config`](crate::Error::Config) for a table that is too long for CUDA;
 /// [`Error::Unsupported`](crate::Error::Unsupported) on other devices.
 ///
 /// # Example
@@ -70,6 +76,8 @@ pub fn anchor_grid(params: &AnchorGridParams, device: &Device) -> Result<Tensor>
             let anchors = cpu::run(params);
             Ok(Tensor::from_vec(anchors.as_flattened().to_vec(), (anchors.len(), 4), device)?)
         }
-        other => Err(check::unsupported("anchor_grid", other)),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(params, device),
+        other => Err(check::unsupported(OP, other)),
     }
 }

@@ -1,6 +1,8 @@
 //! The last layer of the mask head, applied for one class per box.
 
 mod cpu;
+mod cpu_backward;
+mod logits;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -9,7 +11,10 @@ mod tests;
 use candle_core::{DType, Device, Tensor};
 
 use super::support::check::{argument, lend, unsupported};
+use super::support::geometry;
 use crate::error::Result;
+
+pub use logits::class_mask_logits;
 
 const OP: &str = "class_masks";
 
@@ -34,7 +39,7 @@ const OP: &str = "class_masks";
 /// CPU. O(R·M²·C) time, no scratch.
 ///
 /// # Gradients
-/// None.
+/// None; training computes its loss from [`class_mask_logits`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
@@ -62,30 +67,42 @@ pub fn class_masks(
     bias: &Tensor,
     labels: &Tensor,
 ) -> Result<Tensor> {
-    let [n_rows, height, width, channels] =
-        argument(OP, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
-    let expected = "[num_classes, C], with the C of the features";
-    let filters = argument(OP, "weight", weight).dtype(DType::F32)?.same_device(features)?;
-    let [n_classes, filter_channels] = filters.dims(expected)?;
-    if filter_channels != channels {
-        return Err(filters.shape_error(expected));
-    }
-    argument(OP, "bias", bias)
-        .dtype(DType::F32)?
-        .same_device(features)?
-        .shape(&[n_classes], "[num_classes]")?;
-    argument(OP, "labels", labels)
-        .dtype(DType::U32)?
-        .same_device(features)?
-        .shape(&[n_rows], "[R]")?;
+    let [n_rows, height, width, channels] = check(OP, features, weight, bias, labels)?;
     match features.device() {
         Device::Cpu => {
             let device = features.device();
             lend!(features: f32, weight: f32, bias: f32, labels: u32);
             let filters = cpu::Filters { weight, bias, channels };
-            let masks = cpu::run(features, &filters, labels, height * width);
+            let masks = cpu::run(features, &filters, labels, height * width, geometry::sigmoid);
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
         }
         other => Err(unsupported(OP, other)),
     }
+}
+
+/// Checks all arguments; returns R, the two sides, and C.
+fn check(
+    op: &'static str,
+    features: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    labels: &Tensor,
+) -> Result<[usize; 4]> {
+    let dims @ [n_rows, _, _, channels] =
+        argument(op, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+    let expected = "[num_classes, C], with the C of the features";
+    let filters = argument(op, "weight", weight).dtype(DType::F32)?.same_device(features)?;
+    let [n_classes, filter_channels] = filters.dims(expected)?;
+    if filter_channels != channels {
+        return Err(filters.shape_error(expected));
+    }
+    argument(op, "bias", bias)
+        .dtype(DType::F32)?
+        .same_device(features)?
+        .shape(&[n_classes], "[num_classes]")?;
+    argument(op, "labels", labels)
+        .dtype(DType::U32)?
+        .same_device(features)?
+        .shape(&[n_rows], "[R]")?;
+    Ok(dims)
 }

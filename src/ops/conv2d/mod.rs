@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use super::support::check::{argument, unsupported, with_optional_slice, with_sli
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableConv2d, conv2d_trainable};
 
 const OP: &str = "conv2d";
 
@@ -33,17 +36,28 @@ pub struct PreparedConv2d {
     /// `[O, I, kh, kw]`.
     dims: [usize; 4],
     params: Conv2dParams,
+    /// Of inputs and residuals.
+    dtype: DType,
+    /// Of results.
+    output: DType,
     device: Device,
-    weights: Arc<cpu::Weights>,
+    weights: Weights,
+}
+
+/// As the kernels of a device want them.
+#[derive(Debug, Clone)]
+enum Weights {
+    Cpu(Arc<cpu::Weights>),
 }
 
 impl PreparedConv2d {
-    /// Lays out the weights of a convolution. The tensors given are not kept.
+    /// Lays out the weights of a convolution. The tensors given are not kept. The dtype of `weight` is that of inputs,
+    /// and of results unless [`Self::with_output`] says otherwise; sums are in f32 whatever it is.
     ///
     /// # Shapes
     /// | argument | shape | dtype |
     /// | --- | --- | --- |
-    /// | `weight` | `[O, I, kh, kw]`, all at least 1 | f32 |
+    /// | `weight` | `[O, I, kh, kw]`, all at least 1 | f32; see Devices of [`conv2d`] |
     /// | `bias` | `[O]` | f32 |
     ///
     /// # Errors
@@ -61,29 +75,30 @@ impl PreparedConv2d {
         bias: &Tensor,
         params: Conv2dParams,
     ) -> Result<Self> {
-        let expected = "[O, I, kh, kw], all at least 1";
-        let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
-        let dims = checked.dims::<4>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        if params.stride == 0 {
-            return Err(checked.shape_error("a stride of at least 1"));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias, params)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| {
                     let algorithm = choose(dims, params);
                     cpu::Weights::new(isa, algorithm, weight, dims, bias, params)
                 })
-            })??,
+            })?
+            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
             other => return Err(unsupported(OP, other)),
         };
-        Ok(Self { dims, params, device: weight.device().clone(), weights: Arc::new(weights) })
+        let (dtype, device) = (weight.dtype(), weight.device().clone());
+        Ok(Self { dims, params, dtype, output: dtype, device, weights })
+    }
+
+    /// Has the results in another dtype than the inputs: f32, for predictors whose results feed arithmetic on boxes.
+    pub fn with_output(mut self, dtype: DType) -> Self {
+        self.output = dtype;
+        self
+    }
+
+    /// The dtype of inputs.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Channels of the output, `O`.
@@ -107,6 +122,21 @@ impl PreparedConv2d {
     }
 }
 
+/// Checks the tensors of a convolution's weights; returns `[O, I, kh, kw]`.
+fn check_weights(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<[usize; 4]> {
+    let expected = "[O, I, kh, kw], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<4>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    if params.stride == 0 {
+        return Err(checked.shape_error("a stride of at least 1"));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
+}
+
 /// Convolves features with a window of weights (a cross-correlation, as everywhere in the field).
 ///
 /// `out[n, y, x, o] = activation(bias[o] + residual[n, y, x, o] + Σ weight[o, i, dy, dx] · input[n, y·s + dy − p, x·s + dx − p, i])`
@@ -117,9 +147,9 @@ impl PreparedConv2d {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, I]` | f32 |
-/// | `residual` | `[N, Ho, Wo, O]` | f32 |
-/// | returns | `[N, Ho, Wo, O]` | f32 |
+/// | `input` | `[N, H, W, I]` | that of the weights |
+/// | `residual` | `[N, Ho, Wo, O]` | that of the weights |
+/// | returns | `[N, Ho, Wo, O]` | that of the weights, or what [`PreparedConv2d::with_output`] chose |
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -153,7 +183,7 @@ pub fn conv2d(
     activation: Activation,
 ) -> Result<Tensor> {
     let [outputs, inputs, window_height, window_width] = weights.dims;
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[N, H, W, {inputs}]");
     let dims @ [batch, height, width, channels] = checked.dims::<4>(&expected)?;
     if channels != inputs {
@@ -173,18 +203,19 @@ pub fn conv2d(
     let out_dims = [batch, out_height, out_width, outputs];
     if let Some(residual) = residual {
         argument(OP, "residual", residual)
-            .dtype(DType::F32)?
+            .dtype(weights.dtype)?
             .same_device(input)?
             .shape(&out_dims, "[N, Ho, Wo, O]")?;
     }
-    let values = match input.device() {
-        Device::Cpu => with_slice::<f32, _>(input, |input| {
-            with_optional_slice::<f32, _>(residual, |residual| {
-                let epilogue = Epilogue { residual, activation };
-                cpu::run(input, dims, out_dims, &weights.weights, epilogue)
-            })
-        })??,
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+    match &weights.weights {
+        Weights::Cpu(weights) => {
+            let values = with_slice::<f32, _>(input, |input| {
+                with_optional_slice::<f32, _>(residual, |residual| {
+                    let epilogue = Epilogue { residual, activation };
+                    cpu::run(input, dims, out_dims, weights, epilogue)
+                })
+            })??;
+            Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+        }
+    }
 }

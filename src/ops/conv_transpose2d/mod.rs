@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use super::support::check::{argument, unsupported, with_slice};
 use super::support::isa::Isa;
 use crate::error::Result;
 
+pub use train::{TrainableConvTranspose2d, conv_transpose2d_trainable};
+
 const OP: &str = "conv_transpose2d";
 
 /// The weights of a transposed convolution, laid out once for one device. A clone shares them.
@@ -22,17 +25,28 @@ const OP: &str = "conv_transpose2d";
 pub struct PreparedConvTranspose2d {
     /// `[I, O]`.
     dims: [usize; 2],
+    /// Of inputs.
+    dtype: DType,
+    /// Of results.
+    output: DType,
     device: Device,
-    weights: Arc<cpu::Weights>,
+    weights: Weights,
+}
+
+/// As the kernels of a device want them.
+#[derive(Debug, Clone)]
+enum Weights {
+    Cpu(Arc<cpu::Weights>),
 }
 
 impl PreparedConvTranspose2d {
-    /// Lays out the weights of a transposed convolution. The tensors given are not kept.
+    /// Lays out the weights of a transposed convolution. The tensors given are not kept. The dtype of `weight` is that
+    /// of inputs, and of results unless [`Self::with_output`] says otherwise; sums are in f32 whatever it is.
     ///
     /// # Shapes
     /// | argument | shape | dtype |
     /// | --- | --- | --- |
-    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32 |
+    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32; see Devices of [`conv_transpose2d`] |
     /// | `bias` | `[O]` | f32 |
     ///
     /// # Errors
@@ -44,24 +58,27 @@ impl PreparedConvTranspose2d {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[I, O, 2, 2], all at least 1";
-        let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
-        let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
-        if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&[outputs], "[O]")?;
-        let dims = [inputs, outputs];
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
-            })??,
+            })?
+            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
             other => return Err(unsupported(OP, other)),
         };
-        Ok(Self { dims, device: weight.device().clone(), weights: Arc::new(weights) })
+        let (dtype, device) = (weight.dtype(), weight.device().clone());
+        Ok(Self { dims, dtype, output: dtype, device, weights })
+    }
+
+    /// Has the results in another dtype than the inputs: f32, for predictors whose results feed arithmetic on boxes.
+    pub fn with_output(mut self, dtype: DType) -> Self {
+        self.output = dtype;
+        self
+    }
+
+    /// The dtype of inputs.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Channels of the output, `O`.
@@ -80,6 +97,18 @@ impl PreparedConvTranspose2d {
     }
 }
 
+/// Checks the tensors of a layer's weights; returns `[I, O]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[I, O, 2, 2], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
+    if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&[outputs], "[O]")?;
+    Ok([inputs, outputs])
+}
+
 /// Doubles height and width of features with learned weights.
 ///
 /// `out[n, 2y + dy, 2x + dx, o] = activation(bias[o] + Σ weight[i, o, dy, dx] · input[n, y, x, i])` for `dy`, `dx`
@@ -88,8 +117,8 @@ impl PreparedConvTranspose2d {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[N, H, W, I]` | f32 |
-/// | returns | `[N, 2H, 2W, O]` | f32 |
+/// | `input` | `[N, H, W, I]` | that of the weights |
+/// | returns | `[N, 2H, 2W, O]` | that of the weights, or what [`PreparedConvTranspose2d::with_output`] chose |
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -121,18 +150,18 @@ pub fn conv_transpose2d(
     activation: Activation,
 ) -> Result<Tensor> {
     let [inputs, outputs] = weights.dims;
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[N, H, W, {inputs}]");
     let dims @ [batch, height, width, channels] = checked.dims::<4>(&expected)?;
     if channels != inputs {
         return Err(checked.shape_error(&expected));
     }
     checked.on(&weights.device)?;
-    let values = match input.device() {
-        Device::Cpu => with_slice::<f32, _>(input, |input| {
-            cpu::run(input, dims, &weights.weights, activation)
-        })?,
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, (batch, 2 * height, 2 * width, outputs), input.device())?)
+    match &weights.weights {
+        Weights::Cpu(weights) => {
+            let run = |input: &[f32]| cpu::run(input, dims, weights, activation);
+            let shape = (batch, 2 * height, 2 * width, outputs);
+            Ok(Tensor::from_vec(with_slice(input, run)?, shape, input.device())?)
+        }
+    }
 }

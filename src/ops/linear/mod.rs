@@ -5,6 +5,7 @@ mod cpu;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
 
+pub use train::{TrainableLinear, linear_trainable};
+
 const OP: &str = "linear";
 
 /// The weights of a linear layer, laid out once for one device. A clone shares them.
@@ -23,17 +26,28 @@ const OP: &str = "linear";
 pub struct PreparedLinear {
     /// `[O, I]`.
     dims: [usize; 2],
+    /// Of inputs.
+    dtype: DType,
+    /// Of results.
+    output: DType,
     device: Device,
-    weights: Arc<PackedMatrix>,
+    weights: Weights,
+}
+
+/// As the kernels of a device want them.
+#[derive(Debug, Clone)]
+enum Weights {
+    Cpu(Arc<PackedMatrix>),
 }
 
 impl PreparedLinear {
-    /// Lays out the weights of a linear layer. The tensors given are not kept.
+    /// Lays out the weights of a linear layer. The tensors given are not kept. The dtype of `weight` is that of inputs,
+    /// and of results unless [`Self::with_output`] says otherwise; sums are in f32 whatever it is.
     ///
     /// # Shapes
     /// | argument | shape | dtype |
     /// | --- | --- | --- |
-    /// | `weight` | `[O, I]`, both at least 1 | f32 |
+    /// | `weight` | `[O, I]`, both at least 1 | f32; see Devices of [`linear`] |
     /// | `bias` | `[O]` | f32 |
     ///
     /// # Errors
@@ -45,23 +59,27 @@ impl PreparedLinear {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[O, I], both at least 1";
-        let checked = argument(OP, "weight", weight).dtype(DType::F32)?;
-        let dims = checked.dims::<2>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => with_slice::<f32, _>(weight, |weight| {
                 with_slice::<f32, _>(bias, |bias| cpu::prepare(isa, weight, dims, bias))
-            })??,
+            })?
+            .map(|weights| Weights::Cpu(Arc::new(weights)))?,
             other => return Err(unsupported(OP, other)),
         };
-        Ok(Self { dims, device: weight.device().clone(), weights: Arc::new(weights) })
+        let (dtype, device) = (weight.dtype(), weight.device().clone());
+        Ok(Self { dims, dtype, output: dtype, device, weights })
+    }
+
+    /// Has the results in another dtype than the inputs: f32, for predictors whose results feed arithmetic on boxes.
+    pub fn with_output(mut self, dtype: DType) -> Self {
+        self.output = dtype;
+        self
+    }
+
+    /// The dtype of inputs.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Values per output row, `O`.
@@ -80,6 +98,18 @@ impl PreparedLinear {
     }
 }
 
+/// Checks the tensors of a layer's weights; returns `[O, I]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[O, I], both at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<2>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
+}
+
 /// Multiplies rows with weights: `out[r, o] = activation(bias[o] + Σ weight[o, i] · input[r, i])`.
 ///
 /// The order of summation is not fixed, but equal from run to run on one machine.
@@ -87,8 +117,8 @@ impl PreparedLinear {
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
-/// | `input` | `[R, I]` | f32 |
-/// | returns | `[R, O]` | f32 |
+/// | `input` | `[R, I]` | that of the weights |
+/// | returns | `[R, O]` | that of the weights, or what [`PreparedLinear::with_output`] chose |
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -115,18 +145,17 @@ impl PreparedLinear {
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
     let [outputs, inputs] = weights.dims;
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
+    let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[R, {inputs}]");
     let [rows, columns] = checked.dims::<2>(&expected)?;
     if columns != inputs {
         return Err(checked.shape_error(&expected));
     }
     checked.on(&weights.device)?;
-    let values = match input.device() {
-        Device::Cpu => with_slice::<f32, _>(input, |input| {
-            cpu::run(input, rows, &weights.weights, activation)
-        })?,
-        other => return Err(unsupported(OP, other)),
-    };
-    Ok(Tensor::from_vec(values, (rows, outputs), input.device())?)
+    match &weights.weights {
+        Weights::Cpu(weights) => {
+            let run = |input: &[f32]| cpu::run(input, rows, weights, activation);
+            Ok(Tensor::from_vec(with_slice(input, run)?, (rows, outputs), input.device())?)
+        }
+    }
 }

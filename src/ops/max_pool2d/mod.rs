@@ -1,5 +1,6 @@
 //! Max pooling of channels-last features.
 
+mod backward;
 mod cpu;
 #[cfg(test)]
 mod reference;
@@ -8,6 +9,7 @@ mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::support::autograd::record;
 use super::support::check::{argument, unsupported, with_slice};
 use crate::error::Result;
 
@@ -39,7 +41,7 @@ pub struct MaxPool2dParams {
 /// CPU, on the threads of the current rayon pool.
 ///
 /// # Gradients
-/// None.
+/// Of `input`: that of each output goes to the first of its window's largest values, in the order of rows and columns.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) when the argument doesn't fit the table, [`Error::Shape`](crate::Error::Shape) when the window is
@@ -78,5 +80,8 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
         }
         other => return Err(unsupported(OP, other)),
     };
-    Ok(Tensor::from_vec(values, &out_dims, input.device())?)
+    let output = Tensor::from_vec(values, &out_dims, input.device())?;
+    record(OP, &[input], output, || {
+        Ok(backward::MaxPool2dBackward { input: input.detach(), params: *params })
+    })
 }

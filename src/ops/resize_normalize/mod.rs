@@ -41,6 +41,8 @@ pub struct ResizeNormalizeParams {
     pub resized: Vec<(usize, usize)>,
     /// Height and width of the batch.
     pub padded: (usize, usize),
+    /// Of the batch: f32, f16 or bf16; the arithmetic is in f32 whatever it is.
+    pub dtype: DType,
 }
 
 /// Normalises images, resizes each to its size and puts it at the top left of a zero canvas.
@@ -55,7 +57,7 @@ pub struct ResizeNormalizeParams {
 /// | --- | --- | --- | --- |
 /// | `images` | one [`PixelSource`] per image | u8 or f32 | RGB |
 /// | `params.resized` | one (height, width) per image, at least 1×1, at most `padded` | | pixels |
-/// | returns | `[N, padded.0, padded.1, 3]` | f32 | standard deviations |
+/// | returns | `[N, padded.0, padded.1, 3]` | `params.dtype` | standard deviations |
 ///
 /// # Devices
 /// CPU. O(N·H·W) time; pixels are normalised as they are sampled, so scratch does not grow with the images.
@@ -70,7 +72,7 @@ pub struct ResizeNormalizeParams {
 ///
 /// # Example
 /// ```
-/// use candle_core::Device;
+/// use candle_core::{DType, Device};
 /// use candle_detection::ops::{PixelSource, ResizeNormalizeParams, resize_normalize};
 ///
 /// let red = PixelSource::Rgb8 { bytes: &[255, 0, 0], height: 1, width: 1 };
@@ -79,6 +81,7 @@ pub struct ResizeNormalizeParams {
 ///     std: [0.25; 3],
 ///     resized: vec![(1, 2)],
 ///     padded: (1, 3),
+///     dtype: DType::F32,
 /// };
 /// let batch = resize_normalize(&[red], &params, &Device::Cpu)?;
 /// let red = [2f32, -2.0, -2.0];
@@ -116,7 +119,8 @@ pub fn resize_normalize(
                     }
                 }
             }
-            Ok(Tensor::from_vec(batch, (images.len(), height, width, 3), device)?)
+            let batch = Tensor::from_vec(batch, (images.len(), height, width, 3), device)?;
+            Ok(batch.to_dtype(params.dtype)?)
         }
         other => Err(unsupported(OP, other)),
     }
@@ -143,6 +147,10 @@ fn check(
             found,
             "finite numbers, std not 0".to_owned(),
         );
+    }
+    if !matches!(params.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        let found = format!("the dtype {:?}", params.dtype);
+        return fault("the batch".to_owned(), found, "f32, f16 or bf16".to_owned());
     }
     for (i, (image, resized)) in images.iter().zip(&params.resized).enumerate() {
         let what = format!("image {i} of the batch");

@@ -11,11 +11,11 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Normalisation that does nothing to planes of floats.
 fn plain(resized: Vec<(usize, usize)>, padded: (usize, usize)) -> ResizeNormalizeParams {
-    ResizeNormalizeParams { mean: [0.0; 3], std: [1.0; 3], resized, padded }
+    ResizeNormalizeParams { mean: [0.0; 3], std: [1.0; 3], resized, padded, dtype: DType::F32 }
 }
 
 fn imagenet(resized: Vec<(usize, usize)>, padded: (usize, usize)) -> ResizeNormalizeParams {
-    ResizeNormalizeParams { mean: MEAN, std: STD, resized, padded }
+    ResizeNormalizeParams { mean: MEAN, std: STD, resized, padded, dtype: DType::F32 }
 }
 
 struct Picture {

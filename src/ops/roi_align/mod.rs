@@ -1,6 +1,8 @@
 //! Pools a fixed grid of features from each box, from the pyramid level that suits the box's size.
 
+mod backward;
 mod cpu;
+mod cpu_backward;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -8,6 +10,7 @@ mod tests;
 
 use candle_core::{DType, Device, Storage, Tensor};
 
+use super::support::autograd::record;
 use super::support::check::{argument, lend, unsupported};
 use crate::error::{Error, Result};
 
@@ -104,7 +107,7 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// CPU. O(N·K·output²·sampling²·C) time; no scratch but a list of samples per thread.
 ///
 /// # Gradients
-/// None.
+/// Of `levels`. Boxes get none, as in torchvision.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`] or [`Error::Device`] when the arguments don't fit the table or each other;
@@ -133,7 +136,8 @@ pub fn roi_align(
     params: &RoiAlignParams,
 ) -> Result<Tensor> {
     let [n_images, n_slots, channels] = check(levels, boxes, counts, params)?;
-    match boxes.device() {
+    let tracked = levels;
+    let output = match boxes.device() {
         Device::Cpu => {
             let levels: Vec<Tensor> = levels
                 .iter()
@@ -155,10 +159,18 @@ pub fn roi_align(
             lend!(boxes: f32, counts: u32);
             let pooled = cpu::run(&maps, channels, boxes, n_slots, counts, params);
             let shape = (n_images * n_slots, params.output, params.output, channels);
-            Ok(Tensor::from_vec(pooled, shape, device)?)
+            Tensor::from_vec(pooled, shape, device)?
         }
-        other => Err(unsupported(OP, other)),
-    }
+        other => return Err(unsupported(OP, other)),
+    };
+    record(OP, tracked, output, || {
+        Ok(backward::RoiAlignBackward {
+            levels: tracked.iter().map(|level| Ok(level.dims4()?.into())).collect::<Result<_>>()?,
+            boxes: boxes.detach(),
+            counts: counts.clone(),
+            params: params.clone(),
+        })
+    })
 }
 
 /// Checks all arguments; returns N, K and C.

@@ -32,6 +32,11 @@ impl<'a> Argument<'a> {
         Err(Error::DType { op: self.op, argument: self.name, expected, found: self.tensor.dtype() })
     }
 
+    /// Requires a dtype that layers can compute in on the tensor's device.
+    pub fn compute_dtype(self) -> Result<Self> {
+        self.dtype(DType::F32)
+    }
+
     /// Requires the device of another argument.
     pub fn same_device(self, other: &Tensor) -> Result<Self> {
         self.on(other.device())

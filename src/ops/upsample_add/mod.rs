@@ -1,5 +1,6 @@
 //! The top-down step of a feature pyramid: a coarse map enlarged to a fine one's size, plus the fine one.
 
+mod backward;
 mod cpu;
 #[cfg(test)]
 mod reference;
@@ -8,6 +9,7 @@ mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::support::autograd::record;
 use super::support::check::{argument, unsupported, with_slice};
 use crate::error::Result;
 
@@ -29,7 +31,7 @@ const OP: &str = "upsample_add";
 /// CPU, on the threads of the current rayon pool.
 ///
 /// # Gradients
-/// None.
+/// Of both: `lateral` has the output's, `coarse` the sum over the pixels that a value went to.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table, or when a coarse map
@@ -79,7 +81,10 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
         }
         other => return Err(unsupported(OP, other)),
     };
-    Ok(Tensor::from_vec(values, (batch, height, width, channels), lateral.device())?)
+    let output = Tensor::from_vec(values, (batch, height, width, channels), lateral.device())?;
+    record(OP, &[coarse, lateral], output, || {
+        Ok(backward::UpsampleAddBackward { coarse: coarse.dims4()?.into() })
+    })
 }
 
 /// For each fine index, the coarse index that it takes its value from.

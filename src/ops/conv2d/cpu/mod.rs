@@ -1,5 +1,6 @@
 //! Convolution on the CPU: slices in, slices out.
 
+pub(super) mod backward;
 mod tiling;
 mod unfold;
 mod winograd;
@@ -108,13 +109,7 @@ pub(super) fn run(
                 let left = PlainRows { values: input, terms: dims[3] };
                 return multiply(&left, rows, matrix, epilogue);
             }
-            let windows = unfold::Windows {
-                input,
-                dims,
-                out_size: [out_dims[1], out_dims[2]],
-                window: *window,
-                params: *params,
-            };
+            let windows = unfold::Windows::new(input, dims, out_dims, *window, *params);
             multiply(&windows, rows, matrix, epilogue)
         }
         Weights::Winograd4 { weights, padding } => {

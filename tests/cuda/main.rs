@@ -1,0 +1,9 @@
+//! The CUDA path against the CPU's, op by op and as a whole, with counts of copies, waits and launches.
+//!
+//! Runs on a GPU, or on the emulator in `tests/cuda-emulator` when that comes first on `LD_LIBRARY_PATH`; counts are
+//! checked on the emulator only.
+#![cfg(feature = "cuda")]
+
+mod counters;
+mod detection_ops;
+mod support;
