@@ -230,6 +230,14 @@ pub enum Error {
         /// What would be right.
         expected: String,
     },
+    /// An image of a data set can't be used for training.
+    #[error("image {image_id} cannot be used for training")]
+    TrainingImage {
+        /// The image.
+        image_id: u64,
+        /// Why.
+        source: Box<Error>,
+    },
     /// A sampler chose a box that it was not offered.
     #[error(
         "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"

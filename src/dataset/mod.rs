@@ -6,6 +6,7 @@
 
 pub(crate) mod fields;
 mod findings;
+mod folder;
 mod open;
 mod parse;
 pub(crate) mod reader;

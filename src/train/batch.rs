@@ -13,6 +13,8 @@ pub struct Batch {
     pub images: Vec<ImageInput>,
     /// One per image, in pixels of that image.
     pub targets: Vec<Target>,
+    /// Pixels of the shorter side after resizing, in place of the model's `image.min_size`.
+    pub min_size: Option<usize>,
 }
 
 /// A place in the sequence of batches that a run sees.

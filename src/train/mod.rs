@@ -7,7 +7,10 @@
 //! (`sample`), what they should have been (`encode`, `mask_targets`), and what the difference costs (`losses`).
 
 mod assign;
+pub mod augment;
 mod batch;
+#[cfg(feature = "eval")]
+mod data;
 mod ema;
 mod encode;
 mod gradients;
@@ -22,6 +25,8 @@ mod schedule;
 
 pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
+#[cfg(feature = "eval")]
+pub use data::{LeftOut, Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 pub use ema::Average;
 pub use encode::encode;
 pub use gradients::Gradients;
