@@ -238,6 +238,16 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
+    /// A file of figures is not what a run has written.
+    #[error("{path}:{line}: {problem}; delete the file to start another")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A sampler chose a box that it was not offered.
     #[error(
         "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"

@@ -15,6 +15,7 @@ mod ema;
 mod encode;
 mod gradients;
 mod ground_truth;
+pub mod log;
 mod losses;
 mod mask_targets;
 mod optimizer;
