@@ -262,6 +262,16 @@ pub enum Error {
         /// What it is.
         found: String,
     },
+    /// Training has diverged.
+    #[error(
+        "a loss of images {images:?} is not finite: {losses}; lower the learning rate, clip gradients, or look at these images' targets"
+    )]
+    NonFiniteLoss {
+        /// All losses of the batch.
+        losses: String,
+        /// Ids of its images.
+        images: Vec<u64>,
+    },
     /// Parts of a training run don't belong together.
     #[error("{what}: found {found}, expected {expected}")]
     TrainingState {

@@ -148,3 +148,22 @@ fn layout_of_the_v1_models() {
         case.compare(&value.backward().unwrap());
     }
 }
+
+/// Norms use the statistics of the batch, and move the running ones.
+#[test]
+fn layout_of_the_v2_models() {
+    let case = Case::load("tiny_r50_v2", |config| Freezing::backbone(config, 5));
+    let value = case.value();
+    let (found, expected) = (values(&value)[0], values(&case.tensors["value"])[0]);
+    assert!((found - expected).abs() < 1e-3, "{found}, {expected}");
+    let mut statistics = 0;
+    for (key, expected) in &case.tensors {
+        let Some(name) = key.strip_prefix("statistic.") else { continue };
+        let found = case.parameters.get(name).unwrap().var;
+        let difference = largest_difference(&found, expected);
+        assert!(difference <= 1e-4 * largest_value(expected), "{name} differs by {difference}");
+        statistics += 1;
+    }
+    assert!(statistics > 100, "{statistics}");
+    case.compare(&value.backward().unwrap());
+}

@@ -4,6 +4,7 @@ use candle_core::{DType, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::get_f32;
+use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
 use crate::ops::{
     self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
@@ -30,15 +31,6 @@ impl ConvShape {
     }
 }
 
-/// The batch norm after a convolution.
-#[derive(Clone)]
-pub struct NormAt<'a> {
-    /// Where its `weight`, `bias`, `running_mean` and `running_var` are.
-    pub weights: VarBuilder<'a>,
-    /// Added to the variance.
-    pub eps: f64,
-}
-
 /// A 2d convolution with bias or batch norm, then perhaps a residual, then an activation.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
@@ -46,13 +38,15 @@ pub struct Conv2d {
     activation: Activation,
 }
 
-/// The two forms of a convolution.
+/// The forms of a convolution.
 #[derive(Debug, Clone)]
 enum ConvWeights {
     /// All constants.
     Prepared(PreparedConv2d),
     /// Some variables.
     Trainable(TrainableConv2d),
+    /// A norm that uses the statistics of the batch; the convolution has no bias.
+    Normed(TrainableConv2d, BatchNorm),
 }
 
 impl ConvWeights {
@@ -83,6 +77,10 @@ impl ConvWeights {
         match self {
             Self::Prepared(weights) => ops::conv2d(input, weights, residual, activation),
             Self::Trainable(weights) => ops::conv2d_trainable(input, weights, residual, activation),
+            Self::Normed(weights, norm) => {
+                let features = ops::conv2d_trainable(input, weights, None, Activation::None)?;
+                norm.apply(&features, residual, activation)
+            }
         }
     }
 }
@@ -101,6 +99,9 @@ impl Conv2d {
 
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
     ///
+    /// A norm with variables among its tensors is not folded: it uses the statistics of each batch, as training wants
+    /// it, and moves its running statistics by a tenth.
+    ///
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load_normed(
@@ -110,9 +111,16 @@ impl Conv2d {
         activation: Activation,
     ) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let (scale, bias) = load_norm(norm, shape.out_channels)?;
         let (params, dtype) = (shape.params(), weights.dtype());
-        let weights = ConvWeights::new(&weight, Some(&scale), &bias, params, dtype)?;
+        let weights = match norm.load(shape.out_channels)? {
+            LoadedNorm::Fixed { scale, bias } => {
+                ConvWeights::new(&weight, Some(&scale), &bias, params, dtype)?
+            }
+            LoadedNorm::Live(norm) => {
+                let bias = Tensor::zeros(shape.out_channels, DType::F32, weight.device())?;
+                ConvWeights::Normed(TrainableConv2d::new(&weight, None, &bias, params)?, norm)
+            }
+        };
         Ok(Self { weights, activation })
     }
 
@@ -149,20 +157,6 @@ fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     let ConvShape { in_channels, out_channels, kernel, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
     get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
-}
-
-/// A batch norm as `x · scale + bias`, in the order of operations that the reference has.
-fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
-    let one = Init::Const(1.0);
-    let zero = Init::Const(0.0);
-    // Statistics first: they tell the source of the tensors that this is a norm.
-    let mean = get_f32(&norm.weights, channels, "running_mean", zero)?;
-    let variance = get_f32(&norm.weights, channels, "running_var", one)?;
-    let weight = get_f32(&norm.weights, channels, "weight", one)?;
-    let bias = get_f32(&norm.weights, channels, "bias", zero)?;
-    let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
-    let bias = (bias - (mean * &scale)?)?;
-    Ok((scale, bias))
 }
 
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.

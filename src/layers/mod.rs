@@ -9,9 +9,11 @@
 
 mod conv;
 mod linear;
+mod norm;
 
-pub use conv::{Conv2d, ConvShape, ConvTranspose2d, NormAt};
+pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
 pub use linear::Linear;
+pub use norm::NormAt;
 
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};

@@ -68,6 +68,29 @@ impl MaskHead {
 }
 
 impl MaskHead {
+    /// Pools the features of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images: `[N·K, side, side, C]`, zero
+    /// above `counts` `[N]`.
+    ///
+    /// # Errors
+    /// Those of [`crate::ops::roi_align`].
+    pub fn pool(
+        &self,
+        features: &FeatureMaps,
+        boxes: &Tensor,
+        counts: &Tensor,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        self.roi_pool.forward(features, boxes, counts, geometry)
+    }
+
+    /// Mask logits `[R, M, M]` of pooled features `[R, side, side, C]`, each row for its class of `labels` `[R]` u32.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn predict(&self, pooled: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        class_mask_logits(&self.enlarge(pooled)?, &self.class_filters, &self.class_biases, labels)
+    }
+
     /// Mask logits `[N, K, M, M]` of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images, for the classes
     /// `labels` `[N, K]` u32; zero above `counts` `[N]`.
     ///
@@ -81,28 +104,24 @@ impl MaskHead {
         counts: &Tensor,
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
-        self.apply(class_mask_logits, features, [boxes, labels, counts], geometry)
+        let pooled = self.pool(features, boxes, counts, geometry)?;
+        per_slot(&self.predict(&pooled, &labels.flatten_all()?)?, labels)
     }
 
-    /// Pools, convolves and enlarges, and applies the class filters with `last`.
-    fn apply(
-        &self,
-        last: impl Fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<Tensor>,
-        features: &FeatureMaps,
-        [boxes, labels, counts]: [&Tensor; 3],
-        geometry: &BatchGeometry,
-    ) -> Result<Tensor> {
-        let mut hidden = self.roi_pool.forward(features, boxes, counts, geometry)?;
+    fn enlarge(&self, pooled: &Tensor) -> Result<Tensor> {
+        let mut hidden = pooled.clone();
         for conv in &self.convs {
             hidden = conv.forward(&hidden)?;
         }
-        let enlarged = self.enlarge.forward(&hidden)?;
-        let (n, k) = labels.dims2()?;
-        let labels = labels.reshape(n * k)?;
-        let masks = last(&enlarged, &self.class_filters, &self.class_biases, &labels)?;
-        let (_, height, width) = masks.dims3()?;
-        Ok(masks.reshape((n, k, height, width))?)
+        self.enlarge.forward(&hidden)
     }
+}
+
+/// `[N·K, M, M]` → `[N, K, M, M]`.
+fn per_slot(masks: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (n, k) = labels.dims2()?;
+    let (_, height, width) = masks.dims3()?;
+    Ok(masks.reshape((n, k, height, width))?)
 }
 
 impl InstanceHead for MaskHead {
@@ -118,6 +137,8 @@ impl InstanceHead for MaskHead {
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
         let Instances { boxes, labels, counts, .. } = instances;
-        self.apply(class_masks, features, [boxes, labels, counts], geometry)
+        let enlarged = self.enlarge(&self.pool(features, boxes, counts, geometry)?)?;
+        let rows = labels.flatten_all()?;
+        per_slot(&class_masks(&enlarged, &self.class_filters, &self.class_biases, &rows)?, labels)
     }
 }

@@ -137,23 +137,21 @@ pub fn rpn_box_loss(deltas: &[[f32; 4]], targets: &[[f32; 4]], sampled: usize) -
 
 /// `loss_classifier`: cross-entropy of the class logits of all sampled proposals of the batch, averaged.
 ///
-/// `logits` are `rows · classes`, row by row; `labels` one per row, `None` for a row that is no sample. Nothing sampled
-/// costs nothing.
+/// `logits` are `rows · classes`, row by row; `labels` one per row. Nothing sampled costs nothing.
 ///
 /// # Errors
 /// [`Error::Shape`] when lengths don't fit, or a label is no class.
 ///
 /// Reference: torchvision `models/detection/roi_heads.py`, `fastrcnn_loss`.
-pub fn classifier_loss(logits: &[f32], classes: usize, labels: &[Option<u32>]) -> Result<Loss> {
+pub fn classifier_loss(logits: &[f32], classes: usize, labels: &[u32]) -> Result<Loss> {
     same_length("class_logits", logits.len(), labels.len() * classes, "one per row and class")?;
     check_labels(labels, classes)?;
-    let share = 1.0 / labels.iter().flatten().count().max(1) as f64;
+    let share = 1.0 / labels.len().max(1) as f64;
     let mut loss = Loss::nothing(logits.len());
     let mut sum = 0f64;
     let rows =
         logits.chunks_exact(classes.max(1)).zip(loss.gradient.chunks_exact_mut(classes.max(1)));
     for ((row, gradient), label) in rows.zip(labels) {
-        let Some(label) = label else { continue };
         let largest = row.iter().fold(f64::NEG_INFINITY, |largest, x| largest.max(f64::from(*x)));
         let total: f64 = row.iter().map(|x| (f64::from(*x) - largest).exp()).sum();
         let normaliser = largest + total.ln();
@@ -170,8 +168,8 @@ pub fn classifier_loss(logits: &[f32], classes: usize, labels: &[Option<u32>]) -
 /// `loss_box_reg`: smooth L1 between the deltas of the true class and the wanted ones, summed over the positive
 /// proposals, divided by the number of *all* sampled proposals of the batch.
 ///
-/// `deltas` are `rows · classes` times four, row by row. `labels` and `targets` are one per row; label `None` is no
-/// sample, label 0 is background, which wants no deltas.
+/// `deltas` are `rows · classes` times four, row by row. `labels` and `targets` are one per row; label 0 is background,
+/// which wants no deltas.
 ///
 /// # Errors
 /// [`Error::Shape`] when lengths don't fit, or a label is no class.
@@ -180,17 +178,20 @@ pub fn classifier_loss(logits: &[f32], classes: usize, labels: &[Option<u32>]) -
 pub fn box_loss(
     deltas: &[f32],
     classes: usize,
-    labels: &[Option<u32>],
+    labels: &[u32],
     targets: &[[f32; 4]],
 ) -> Result<Loss> {
     let expected = 4 * labels.len() * classes;
     same_length("box_regression", deltas.len(), expected, "four per row and class")?;
     same_length("targets", targets.len(), labels.len(), "one per row")?;
     check_labels(labels, classes)?;
-    let share = 1.0 / labels.iter().flatten().count().max(1) as f64;
-    let positives = labels.iter().zip(targets).enumerate().filter_map(|(row, (label, target))| {
-        label.filter(|label| *label > 0).map(|label| (4 * (row * classes + label as usize), target))
-    });
+    let share = 1.0 / labels.len().max(1) as f64;
+    let positives = labels
+        .iter()
+        .zip(targets)
+        .enumerate()
+        .filter(|(_, (label, _))| **label > 0)
+        .map(|(row, (label, target))| (4 * (row * classes + *label as usize), target));
     let terms = positives.flat_map(|(start, target)| {
         (start..).zip(target).map(|(index, target)| {
             let (value, slope) = smooth_l1(f64::from(deltas[index]) - f64::from(*target));
@@ -203,27 +204,23 @@ pub fn box_loss(
 /// `loss_mask`: binary cross-entropy between the logits of the true class's masks and the wanted shares, averaged over
 /// all cells of the positive proposals of the batch.
 ///
-/// `logits` are `rows · cells`, of the class of each row; `targets` one list of `cells` shares in `0..=1` per row, `None`
-/// for a row that is no positive. Without positives it is 0.
+/// `logits` are `rows · cells`, of the class of each row; `targets` one list of `cells` shares in `0..=1` per row. Without
+/// positives it is 0.
 ///
 /// # Errors
 /// [`Error::Shape`] when lengths don't fit.
 ///
 /// Reference: torchvision `models/detection/roi_heads.py`, `maskrcnn_loss`.
-pub fn mask_loss(logits: &[f32], cells: usize, targets: &[Option<Vec<f32>>]) -> Result<Loss> {
+pub fn mask_loss(logits: &[f32], cells: usize, targets: &[Vec<f32>]) -> Result<Loss> {
     same_length("mask_logits", logits.len(), targets.len() * cells, "one per row and cell")?;
-    for target in targets.iter().flatten() {
+    for target in targets {
         same_length("mask targets", target.len(), cells, "one per cell")?;
     }
-    let share = 1.0 / (cells * targets.iter().flatten().count()).max(1) as f64;
-    let rows = targets.iter().enumerate();
-    let positives = rows.filter_map(|(row, target)| Some((row * cells, target.as_ref()?)));
-    let terms = positives.flat_map(|(start, target)| {
-        (start..).zip(target).map(|(index, target)| {
-            let (value, slope) =
-                cross_entropy_with_logit(f64::from(logits[index]), f64::from(*target));
-            (index, value * share, slope * share)
-        })
+    let share = 1.0 / logits.len().max(1) as f64;
+    let pairs = logits.iter().zip(targets.iter().flatten()).enumerate();
+    let terms = pairs.map(|(index, (logit, target))| {
+        let (value, slope) = cross_entropy_with_logit(f64::from(*logit), f64::from(*target));
+        (index, value * share, slope * share)
     });
     Ok(Loss::collect(logits.len(), terms))
 }
@@ -260,8 +257,8 @@ fn same_length(argument: &'static str, found: usize, expected: usize, what: &str
     })
 }
 
-fn check_labels(labels: &[Option<u32>], classes: usize) -> Result<()> {
-    match labels.iter().flatten().find(|label| **label as usize >= classes) {
+fn check_labels(labels: &[u32], classes: usize) -> Result<()> {
+    match labels.iter().find(|label| **label as usize >= classes) {
         None => Ok(()),
         Some(label) => Err(Error::Shape {
             op: "loss",

@@ -18,11 +18,15 @@ mod ground_truth;
 pub mod log;
 mod losses;
 mod mask_targets;
+mod network;
 mod optimizer;
 mod parameters;
 mod random;
+mod roi_losses;
+mod rpn_losses;
 mod sample;
 mod schedule;
+mod step;
 
 pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
@@ -37,8 +41,10 @@ pub use losses::{
     rpn_box_loss,
 };
 pub use mask_targets::ObjectMask;
+pub use network::Network;
 pub use optimizer::{Decay, Momentum, Optimizer, ParameterGroups, ParameterOptions, UpdateRule};
 pub use parameters::{Freezing, Parameter, ParameterKind, Parameters};
 pub use random::Random;
 pub use sample::{Candidates, RandomSampler, SampleParams, Sampler, Stage};
 pub use schedule::{Course, Schedule, WarmUp};
+pub use step::{Evaluated, Losses};

@@ -138,6 +138,13 @@ impl Parameters {
         VarBuilder::new_with_args(backend, DType::F32, &device)
     }
 
+    /// The same tensors as constants, for a network that infers: one built on this has the values of now, folded and
+    /// laid out once, whatever training does later.
+    pub fn constants(&self, device: &Device) -> VarBuilder<'static> {
+        let backend: Box<dyn SimpleBackend> = Box::new(Constants(self.shared.clone()));
+        VarBuilder::new_with_args(backend, DType::F32, device)
+    }
+
     /// All tensors, by ascending name.
     pub fn all(&self) -> Vec<Parameter> {
         self.shared.entries().values().cloned().collect()
@@ -252,15 +259,7 @@ impl SimpleBackend for Backend {
         _: &Device,
     ) -> candle_core::Result<Tensor> {
         let tensor = self.serve(name, || self.source.get_with_hints(shape.clone(), name, hint))?;
-        if *tensor.shape() != shape {
-            return Err(candle_core::Error::UnexpectedShape {
-                msg: format!("parameter `{name}` is shared by layers of different sizes"),
-                expected: shape,
-                got: tensor.shape().clone(),
-            }
-            .bt());
-        }
-        Ok(tensor)
+        of_shape(tensor, shape, name)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, _: &Device) -> candle_core::Result<Tensor> {
@@ -269,5 +268,46 @@ impl SimpleBackend for Backend {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.shared.entries().contains_key(name) || self.source.contains_tensor(name)
+    }
+}
+
+/// The tensor, if it has the shape that a layer asks for.
+fn of_shape(tensor: Tensor, expected: Shape, name: &str) -> candle_core::Result<Tensor> {
+    if *tensor.shape() == expected {
+        return Ok(tensor);
+    }
+    let msg = format!("parameter `{name}` belongs to a layer of another size");
+    Err(candle_core::Error::UnexpectedShape { msg, expected, got: tensor.shape().clone() }.bt())
+}
+
+struct Constants(Arc<Shared>);
+
+impl SimpleBackend for Constants {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        of_shape(self.get_unchecked(name, dtype, device)?, shape, name)
+    }
+
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let known = self.0.entries().get(name).map(|parameter| parameter.var.as_detached_tensor());
+        let tensor = known
+            .ok_or_else(|| candle_core::Error::CannotFindTensor { path: name.to_owned() }.bt())?;
+        // A copy: some layers keep constants as they get them.
+        tensor.copy()?.to_device(device)?.to_dtype(dtype)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.entries().contains_key(name)
     }
 }

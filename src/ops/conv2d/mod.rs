@@ -155,7 +155,7 @@ fn check_weights(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result
 /// CPU, on the threads of the current rayon pool.
 ///
 /// # Gradients
-/// None.
+/// Of `input` and `residual`; weights that change are those of [`conv2d_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table, or when the
@@ -177,6 +177,16 @@ fn check_weights(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result
 ///
 /// Reference: torch `nn.Conv2d`.
 pub fn conv2d(
+    input: &Tensor,
+    weights: &PreparedConv2d,
+    residual: Option<&Tensor>,
+    activation: Activation,
+) -> Result<Tensor> {
+    let output = run(input, weights, residual, activation)?;
+    train::record_prepared(input, weights, residual, activation, output)
+}
+
+fn run(
     input: &Tensor,
     weights: &PreparedConv2d,
     residual: Option<&Tensor>,

@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 
 use super::cpu::backward::{Sizes, input_gradient, weight_gradient};
-use super::{Conv2dParams, OP, PreparedConv2d, conv2d};
+use super::{Conv2dParams, OP, PreparedConv2d, Weights};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
@@ -68,13 +68,13 @@ impl TrainableConv2d {
     }
 }
 
-/// [`conv2d`] with gradients of input, weight, bias and residual, as far as they are tracked.
+/// [`conv2d`](super::conv2d()) with gradients of input, weight, bias and residual, as far as they are tracked.
 ///
 /// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
-/// As for [`conv2d`].
+/// As for [`conv2d`](super::conv2d()).
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -83,7 +83,7 @@ impl TrainableConv2d {
 /// Of `input`, `residual`, and the weight and bias of `weights`.
 ///
 /// # Errors
-/// As for [`conv2d`].
+/// As for [`conv2d`](super::conv2d()).
 ///
 /// # Example
 /// ```
@@ -108,35 +108,26 @@ pub fn conv2d_trainable(
 ) -> Result<Tensor> {
     let scaled = weights.scaled()?;
     let prepared = PreparedConv2d::new(&scaled, &weights.bias.detach(), weights.params)?;
-    let detached = residual.map(Tensor::detach);
-    let output = conv2d(&input.detach(), &prepared, detached.as_ref(), activation)?;
+    let output = super::run(input, &prepared, residual, activation)?;
     let mut inputs = vec![input, &weights.weight, &weights.bias];
     inputs.extend(residual);
     record(OP, &inputs, output, || {
-        Ok(Conv2dBackward {
-            input: input.detach(),
-            filters: weights.scaled_later(),
-            params: weights.params,
-            activation,
-        })
+        let weights = TrainableConv2d {
+            weight: weights.weight.detach(),
+            bias: weights.bias.detach(),
+            ..weights.clone()
+        };
+        Ok(TrainableBackward { input: input.detach(), weights, activation })
     })
 }
 
-impl TrainableConv2d {
-    /// Weight and scale without graph, so that the filters need no memory until they are asked for again.
-    fn scaled_later(&self) -> Self {
-        Self { weight: self.weight.detach(), bias: self.bias.detach(), ..self.clone() }
-    }
-}
-
-struct Conv2dBackward {
+struct TrainableBackward {
     input: Tensor,
-    filters: TrainableConv2d,
-    params: Conv2dParams,
+    weights: TrainableConv2d,
     activation: Activation,
 }
 
-impl Backward for Conv2dBackward {
+impl Backward for TrainableBackward {
     fn reads_output(&self) -> bool {
         self.activation == Activation::Relu
     }
@@ -148,23 +139,19 @@ impl Backward for Conv2dBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
-        let device = gradient.device();
-        if !matches!(device, Device::Cpu) {
-            return Err(unsupported("gradients of conv2d", device));
-        }
-        let isa = Isa::preferred();
-        let scale = self.filters.scale.as_ref();
+        let device = cpu_only(&gradient)?;
+        let TrainableConv2d { weight, scale, params, .. } = &self.weights;
         let sizes = Sizes {
-            weight: self.filters.weight.dims4()?.into(),
+            weight: weight.dims4()?.into(),
             input: self.input.dims4()?.into(),
             output: gradient.dims4()?.into(),
-            params: self.params,
+            params: *params,
         };
         let of_weight = wanted[1].then(|| -> Result<Tensor> {
             let values = with_slice(&self.input, |input| {
                 with_slice(&gradient, |gradient| {
-                    with_optional_slice(scale, |scale| {
-                        weight_gradient(isa, input, gradient, &sizes, scale)
+                    with_optional_slice(scale.as_ref(), |scale| {
+                        weight_gradient(Isa::preferred(), input, gradient, &sizes, scale)
                     })
                 })
             })???;
@@ -176,15 +163,79 @@ impl Backward for Conv2dBackward {
             Ok(Tensor::from_vec(sums, outputs, device)?)
         });
         let of_input = wanted[0].then(|| -> Result<Tensor> {
-            let filters = self.filters.scaled()?;
-            let values = with_slice(&filters, |weight| {
-                with_slice(&gradient, |gradient| input_gradient(isa, weight, gradient, &sizes))
-            })??;
+            let filters = self.weights.scaled()?;
+            let values =
+                with_slice(&filters, |filters| gradient_of_input(filters, &gradient, &sizes))??;
             Ok(Tensor::from_vec(values, &sizes.input, device)?)
         });
         let mut gradients =
             vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?];
         gradients.extend(wanted.get(3).map(|wanted| wanted.then_some(gradient)));
+        Ok(gradients)
+    }
+}
+
+/// The device of a gradient, if it has kernels for gradients.
+fn cpu_only(gradient: &Tensor) -> Result<&Device> {
+    match gradient.device() {
+        device @ Device::Cpu => Ok(device),
+        other => Err(unsupported("gradients of conv2d", other)),
+    }
+}
+
+fn gradient_of_input(filters: &[f32], gradient: &Tensor, sizes: &Sizes) -> Result<Vec<f32>> {
+    with_slice(gradient, |gradient| input_gradient(Isa::preferred(), filters, gradient, sizes))
+}
+
+/// Makes `output` differentiable where the weights are constants.
+pub(super) fn record_prepared(
+    input: &Tensor,
+    weights: &PreparedConv2d,
+    residual: Option<&Tensor>,
+    activation: Activation,
+    output: Tensor,
+) -> Result<Tensor> {
+    let mut inputs = vec![input];
+    inputs.extend(residual);
+    record(OP, &inputs, output, || {
+        Ok(PreparedBackward { input: input.dims4()?.into(), weights: weights.clone(), activation })
+    })
+}
+
+struct PreparedBackward {
+    /// `[N, H, W, I]`.
+    input: [usize; 4],
+    weights: PreparedConv2d,
+    activation: Activation,
+}
+
+impl Backward for PreparedBackward {
+    fn reads_output(&self) -> bool {
+        self.activation == Activation::Relu
+    }
+
+    fn backward(
+        &self,
+        output: Option<&Tensor>,
+        gradient: &Tensor,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = through_activation(self.activation, output, gradient)?;
+        let device = cpu_only(&gradient)?;
+        let PreparedConv2d { dims, params, .. } = self.weights;
+        let output = gradient.dims4()?.into();
+        let sizes = Sizes { weight: dims, input: self.input, output, params };
+        let of_input = wanted[0].then(|| -> Result<Tensor> {
+            let filters = match &self.weights.weights {
+                Weights::Cpu(weights) => weights.restore(),
+                #[allow(unreachable_patterns, reason = "other devices are features")]
+                _ => return Err(unsupported("gradients of conv2d", self.weights.device())),
+            };
+            let values = gradient_of_input(&filters, &gradient, &sizes)?;
+            Ok(Tensor::from_vec(values, &self.input, device)?)
+        });
+        let mut gradients = vec![of_input.transpose()?];
+        gradients.extend(wanted.get(1).map(|wanted| wanted.then_some(gradient)));
         Ok(gradients)
     }
 }

@@ -38,6 +38,20 @@ pub(super) fn prepare(
     })
 }
 
+/// The weight `[I, O, 2, 2]` that these were made from.
+pub(super) fn restore(weights: &Weights) -> Vec<f32> {
+    let (inputs, outputs) = (weights[0].terms(), weights[0].columns());
+    let mut out = vec![0.0; 4 * inputs * outputs];
+    for (tap, matrix) in weights.iter().enumerate() {
+        for (output, column) in matrix.unpack().chunks_exact(inputs).enumerate() {
+            for (input, value) in column.iter().enumerate() {
+                out[(input * outputs + output) * 4 + tap] = *value;
+            }
+        }
+    }
+    out
+}
+
 /// Enlarges `[N, H, W, I]` to `[N, 2H, 2W, O]`.
 pub(super) fn run(
     input: &[f32],

@@ -124,7 +124,7 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 /// CPU, on the threads of the current rayon pool.
 ///
 /// # Gradients
-/// None.
+/// Of `input`; weights that change are those of [`conv_transpose2d_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
@@ -145,6 +145,15 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 ///
 /// Reference: torch `nn.ConvTranspose2d` with kernel size 2 and stride 2.
 pub fn conv_transpose2d(
+    input: &Tensor,
+    weights: &PreparedConvTranspose2d,
+    activation: Activation,
+) -> Result<Tensor> {
+    let output = run(input, weights, activation)?;
+    train::record_prepared(input, weights, activation, output)
+}
+
+fn run(
     input: &Tensor,
     weights: &PreparedConvTranspose2d,
     activation: Activation,

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 
-use super::{OP, PreparedConvTranspose2d, conv_transpose2d, cpu};
+use super::{OP, PreparedConvTranspose2d, Weights, cpu};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
@@ -37,13 +37,13 @@ impl TrainableConvTranspose2d {
     }
 }
 
-/// [`conv_transpose2d`] with gradients of input, weight and bias, as far as they are tracked.
+/// [`conv_transpose2d`](super::conv_transpose2d()) with gradients of input, weight and bias, as far as they are tracked.
 ///
 /// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
-/// As for [`conv_transpose2d`].
+/// As for [`conv_transpose2d`](super::conv_transpose2d()).
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -52,7 +52,7 @@ impl TrainableConvTranspose2d {
 /// Of `input`, and the weight and bias of `weights`.
 ///
 /// # Errors
-/// As for [`conv_transpose2d`].
+/// As for [`conv_transpose2d`](super::conv_transpose2d()).
 ///
 /// # Example
 /// ```
@@ -75,7 +75,7 @@ pub fn conv_transpose2d_trainable(
 ) -> Result<Tensor> {
     let TrainableConvTranspose2d { weight, bias } = weights;
     let prepared = PreparedConvTranspose2d::new(&weight.detach(), &bias.detach())?;
-    let output = conv_transpose2d(&input.detach(), &prepared, activation)?;
+    let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
         Ok(ConvTranspose2dBackward { input: input.detach(), weight: weight.detach(), activation })
     })
@@ -127,5 +127,50 @@ impl Backward for ConvTranspose2dBackward {
             Ok(Tensor::from_vec(values, self.input.shape(), device)?)
         });
         Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?])
+    }
+}
+
+/// Makes `output` differentiable where the weights are constants.
+pub(super) fn record_prepared(
+    input: &Tensor,
+    weights: &PreparedConvTranspose2d,
+    activation: Activation,
+    output: Tensor,
+) -> Result<Tensor> {
+    record(OP, &[input], output, || {
+        let (weights, input) = (weights.clone(), input.dims4()?.into());
+        Ok(PreparedBackward { weights, input, activation })
+    })
+}
+
+struct PreparedBackward {
+    weights: PreparedConvTranspose2d,
+    /// `[N, H, W, I]`.
+    input: [usize; 4],
+    activation: Activation,
+}
+
+impl Backward for PreparedBackward {
+    fn reads_output(&self) -> bool {
+        self.activation == Activation::Relu
+    }
+
+    fn backward(
+        &self,
+        output: Option<&Tensor>,
+        gradient: &Tensor,
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = through_activation(self.activation, output, gradient)?;
+        let dims = self.weights.dims;
+        let weight = match &self.weights.weights {
+            Weights::Cpu(weights) => cpu::restore(weights),
+            #[allow(unreachable_patterns, reason = "other devices are features")]
+            _ => return Err(unsupported("gradients of conv_transpose2d", self.weights.device())),
+        };
+        let values = with_slice(&gradient, |gradient| {
+            cpu::input_gradient(Isa::preferred(), &weight, gradient, dims, self.input[2])
+        })?;
+        Ok(vec![Some(Tensor::from_vec(values, &self.input, gradient.device())?)])
     }
 }

@@ -124,7 +124,7 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 /// CPU, on the threads of the current rayon pool.
 ///
 /// # Gradients
-/// None.
+/// Of `input`; weights that change are those of [`linear_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
@@ -144,6 +144,11 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 ///
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
+    let output = run(input, weights, activation)?;
+    train::record_prepared(input, weights, activation, output)
+}
+
+fn run(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
     let [outputs, inputs] = weights.dims;
     let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[R, {inputs}]");

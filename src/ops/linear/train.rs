@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 
-use super::{OP, PreparedLinear, cpu, linear};
+use super::{OP, PreparedLinear, Weights, cpu};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
@@ -37,13 +37,13 @@ impl TrainableLinear {
     }
 }
 
-/// [`linear`] with gradients of input, weight and bias, as far as they are tracked.
+/// [`linear`](super::linear()) with gradients of input, weight and bias, as far as they are tracked.
 ///
 /// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
-/// As for [`linear`].
+/// As for [`linear`](super::linear()).
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool.
@@ -52,7 +52,7 @@ impl TrainableLinear {
 /// Of `input`, and the weight and bias of `weights`.
 ///
 /// # Errors
-/// As for [`linear`].
+/// As for [`linear`](super::linear()).
 ///
 /// # Example
 /// ```
@@ -75,7 +75,7 @@ pub fn linear_trainable(
 ) -> Result<Tensor> {
     let TrainableLinear { weight, bias } = weights;
     let prepared = PreparedLinear::new(&weight.detach(), &bias.detach())?;
-    let output = linear(&input.detach(), &prepared, activation)?;
+    let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
         Ok(LinearBackward { input: input.detach(), weight: weight.detach(), activation })
     })
@@ -126,5 +126,46 @@ impl Backward for LinearBackward {
             Ok(Tensor::from_vec(values, self.input.shape(), device)?)
         });
         Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?])
+    }
+}
+
+/// Makes `output` differentiable where the weights are constants.
+pub(super) fn record_prepared(
+    input: &Tensor,
+    weights: &PreparedLinear,
+    activation: Activation,
+    output: Tensor,
+) -> Result<Tensor> {
+    record(OP, &[input], output, || Ok(PreparedBackward { weights: weights.clone(), activation }))
+}
+
+struct PreparedBackward {
+    weights: PreparedLinear,
+    activation: Activation,
+}
+
+impl Backward for PreparedBackward {
+    fn reads_output(&self) -> bool {
+        self.activation == Activation::Relu
+    }
+
+    fn backward(
+        &self,
+        output: Option<&Tensor>,
+        gradient: &Tensor,
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = through_activation(self.activation, output, gradient)?;
+        let dims @ [_, inputs] = self.weights.dims;
+        let weight = match &self.weights.weights {
+            Weights::Cpu(weights) => weights.unpack(),
+            #[allow(unreachable_patterns, reason = "other devices are features")]
+            _ => return Err(unsupported("gradients of linear", self.weights.device())),
+        };
+        let values = with_slice(&gradient, |gradient| {
+            cpu::input_gradient(Isa::preferred(), &weight, gradient, dims)
+        })?;
+        let shape = (gradient.dim(0)?, inputs);
+        Ok(vec![Some(Tensor::from_vec(values, shape, gradient.device())?)])
     }
 }

@@ -15,6 +15,7 @@
 //! links.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::backend::{BackendDevice, BackendStorage};
@@ -192,17 +193,16 @@ const EDGES: usize = 3;
 fn link(core: &Arc<Core>, edges: &[Tensor], first: usize) -> Result<Tensor> {
     let rest = &edges[first..];
     let device = edges[0].device();
-    let mut ends = Vec::with_capacity(EDGES);
-    if rest.len() > EDGES {
-        ends.extend_from_slice(&rest[..EDGES - 1]);
-        ends.push(link(core, edges, first + EDGES - 1)?);
-    } else {
-        ends.extend_from_slice(rest);
-        while ends.len() < EDGES {
-            ends.push(token(device)?);
-        }
+    let own = if rest.len() > EDGES { EDGES - 1 } else { rest.len() };
+    let mut ends = rest[..own].to_vec();
+    if own < rest.len() {
+        ends.push(link(core, edges, first + own)?);
     }
-    Ok(ends[0].apply_op3(&ends[1], &ends[2], Link { core: core.clone(), first })?)
+    while ends.len() < EDGES {
+        ends.push(token(device)?);
+    }
+    let edges = first..first + own;
+    Ok(ends[0].apply_op3(&ends[1], &ends[2], Link { core: core.clone(), edges })?)
 }
 
 fn token(device: &Device) -> candle_core::Result<Tensor> {
@@ -211,8 +211,8 @@ fn token(device: &Device) -> candle_core::Result<Tensor> {
 
 struct Link {
     core: Arc<Core>,
-    /// First of its edges.
-    first: usize,
+    /// Those that end here; after them comes another link, or a token that nobody tracks.
+    edges: Range<usize>,
 }
 
 impl CustomOp3 for Link {
@@ -253,15 +253,18 @@ impl CustomOp3 for Link {
         _: &Tensor,
         _: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        if self.first == 0 {
+        if self.edges.start == 0 {
             self.core.run().map_err(candle_core::Error::wrap)?;
         }
-        let gradient = |edge: usize, end: &Tensor| match self.core.delivered(self.first + edge) {
-            Some(gradient) => Ok(Some(gradient)),
-            None if end.track_op() => end.zeros_like().map(Some),
-            None => Ok(None),
+        let gradient = |end: &Tensor, place: usize| {
+            let edge = self.edges.clone().nth(place);
+            match edge.and_then(|edge| self.core.delivered(edge)) {
+                Some(gradient) => Ok(Some(gradient)),
+                None if end.track_op() => end.zeros_like().map(Some),
+                None => Ok(None),
+            }
         };
-        Ok((gradient(0, a)?, gradient(1, b)?, gradient(2, c)?))
+        Ok((gradient(a, 0)?, gradient(b, 1)?, gradient(c, 2)?))
     }
 }
 

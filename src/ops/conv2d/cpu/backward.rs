@@ -97,7 +97,12 @@ fn taps_first(weight: &[f32], inputs: usize, taps: usize) -> Vec<f32> {
 }
 
 /// `[O, taps, I]` → `[O, I, taps]`, times `scale[o]`.
-fn taps_last(values: &[f32], inputs: usize, taps: usize, scale: Option<&[f32]>) -> Vec<f32> {
+pub(super) fn taps_last(
+    values: &[f32],
+    inputs: usize,
+    taps: usize,
+    scale: Option<&[f32]>,
+) -> Vec<f32> {
     let mut out = vec![0.0; values.len()];
     out.par_chunks_exact_mut(inputs * taps)
         .zip(values.par_chunks_exact(inputs * taps))

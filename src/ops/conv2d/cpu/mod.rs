@@ -93,6 +93,20 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// The weight `[O, I, kh, kw]` that these were made from, up to rounding.
+    pub fn restore(&self) -> Vec<f32> {
+        match self {
+            Self::Direct { matrix, window: [height, width], .. } => {
+                let taps = height * width;
+                backward::taps_last(&matrix.unpack(), matrix.terms() / taps, taps, None)
+            }
+            Self::Winograd4 { weights, .. } => weights.restore(tiling::Tiles4),
+            Self::Winograd6 { weights, .. } => weights.restore(tiling::Tiles6),
+        }
+    }
+}
+
 /// Convolves an input `[N, H, W, I]` to `[N, Ho, Wo, O]`.
 pub(super) fn run(
     input: &[f32],

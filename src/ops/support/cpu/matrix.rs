@@ -55,6 +55,18 @@ impl PackedMatrix {
         Self { isa, terms, columns, panel_columns: width, tile_rows, panels, bias: bias.to_vec() }
     }
 
+    /// The entries as `[columns, terms]`.
+    pub fn unpack(&self) -> Vec<f32> {
+        let (terms, width) = (self.terms, self.panel_columns);
+        let mut out = vec![0.0; self.columns * terms];
+        out.par_chunks_exact_mut(terms.max(1)).enumerate().for_each(|(column, out)| {
+            let panel = &self.panels()[column / width * terms * width..][..terms * width];
+            let entries = panel[column % width..].iter().step_by(width);
+            out.iter_mut().zip(entries).for_each(|(out, entry)| *out = *entry);
+        });
+        out
+    }
+
     /// The instruction set whose kernel reads this matrix.
     pub fn isa(&self) -> Isa {
         self.isa
