@@ -272,6 +272,24 @@ pub enum Error {
         /// Ids of its images.
         images: Vec<u64>,
     },
+    /// A variable that a launcher of several processes sets makes no sense.
+    #[error("environment variable `{variable}` is {found}, expected {expected}")]
+    Launch {
+        /// Its name.
+        variable: String,
+        /// Its value.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// The processes of a run have lost each other.
+    #[error("rank {rank}: {problem}; start all ranks again, they go on from the last snapshot")]
+    Parallel {
+        /// Who says so.
+        rank: usize,
+        /// What happened.
+        problem: String,
+    },
     /// Parts of a training run don't belong together.
     #[error("{what}: found {found}, expected {expected}")]
     TrainingState {
