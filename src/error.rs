@@ -236,6 +236,24 @@ pub enum Error {
         /// What would be right.
         expected: String,
     },
+    /// An image of a data set can't be used for training.
+    #[error("image {image_id} cannot be used for training")]
+    TrainingImage {
+        /// The image.
+        image_id: u64,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A file of figures is not what a run has written.
+    #[error("{path}:{line}: {problem}; delete the file to start another")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A sampler chose a box that it was not offered.
     #[error(
         "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"

@@ -24,7 +24,8 @@
 //! - [`Detector`] and [`GeneralizedRcnn`]: all of it in one call;
 //! - [`ops`] and [`layers`]: what the rooms are made of;
 //! - [`checkpoint`]: weight files;
-//! - [`eval`]: COCO data sets and metrics;
+//! - [`dataset`]: data sets in COCO's format;
+//! - [`eval`]: COCO's metrics;
 //! - [`train`]: losses, optimisers, checkpoints;
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
@@ -32,6 +33,8 @@
 pub mod backbone;
 pub mod checkpoint;
 pub mod config;
+#[cfg(feature = "eval")]
+pub mod dataset;
 mod detector;
 pub mod device;
 mod error;

@@ -39,14 +39,15 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "transform",
         ],
     ),
-    ("train", &["config"]),
-    ("eval", &["detector", "image_input", "progress", "structures", "config"]),
+    ("dataset", &["image_input", "structures"]),
+    ("eval", &["dataset", "detector", "image_input", "progress", "structures", "config"]),
     (
         "train",
         &[
             "backbone",
             "checkpoint",
             "config",
+            "dataset",
             "detector",
             "image_input",
             "layers",

@@ -7,11 +7,15 @@
 //! (`sample`), what they should have been (`encode`, `mask_targets`), and what the difference costs (`losses`).
 
 mod assign;
+pub mod augment;
 mod batch;
+#[cfg(feature = "eval")]
+mod data;
 mod ema;
 mod encode;
 mod gradients;
 mod ground_truth;
+pub mod log;
 mod losses;
 mod mask_targets;
 mod network;
@@ -29,6 +33,8 @@ mod trainer;
 
 pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
+#[cfg(feature = "eval")]
+pub use data::{LeftOut, Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 pub use ema::Average;
 pub use encode::encode;
 pub use gradients::Gradients;

@@ -9,7 +9,7 @@
 //! A snapshot is written beside its place, flushed to the disk, and renamed: a folder with the name of a step is
 //! complete, whenever the process or the machine may have died.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use std::str::FromStr;
 
 use candle_core::safetensors::Load;
 use candle_core::{Device, Tensor};
-use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata, TensorView};
+use safetensors::{SafeTensorError, SafeTensors};
 
 use super::batch::Position;
 use super::ema::Average;
@@ -237,10 +237,29 @@ fn write(
     tensors: Vec<(String, Tensor)>,
     metadata: HashMap<String, String>,
 ) -> Result<()> {
-    let bytes = safetensors::serialize(tensors, Some(metadata))
-        .map_err(|error| at(path)(io::Error::other(error)))?;
+    let bytes = serialize(tensors, metadata).map_err(|error| at(path)(io::Error::other(error)))?;
     let mut file = File::create(path).map_err(at(path))?;
     file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(at(path))
+}
+
+/// The same bytes for the same content: the library writes metadata in the random order of a map.
+fn serialize(
+    tensors: Vec<(String, Tensor)>,
+    metadata: HashMap<String, String>,
+) -> std::result::Result<Vec<u8>, SafeTensorError> {
+    let bytes = safetensors::serialize(tensors, None)?;
+    let (_, header) = SafeTensors::read_metadata(&bytes)?;
+    let (head, data) = bytes.split_at(bytes.len() - header.data_len());
+    let entries: BTreeMap<String, String> = metadata.into_iter().collect();
+    // Keys and values are our own, without anything that JSON writes otherwise.
+    let mut text = format!("{{\"__metadata__\":{entries:?}").into_bytes();
+    let tensors = head[size_of::<u64>()..].trim_ascii_end();
+    let rest = tensors.strip_prefix(b"{").unwrap_or(tensors);
+    text.extend_from_slice(if rest == b"}" { b"" } else { b"," });
+    text.extend_from_slice(rest);
+    text.resize(text.len().next_multiple_of(size_of::<u64>()), b' ');
+    let length = (text.len() as u64).to_le_bytes();
+    Ok([&length, text.as_slice(), data].concat())
 }
 
 /// Names in a folder are on the disk only when the folder is.

@@ -12,7 +12,7 @@ const SHOWN: usize = 48;
 
 /// Which entry of which file is being read.
 #[derive(Clone, Copy)]
-pub(in crate::eval) struct Place<'a> {
+pub(crate) struct Place<'a> {
     pub path: &'a Path,
     /// Name of the list.
     pub list: &'static str,
@@ -93,7 +93,7 @@ impl Place<'_> {
 }
 
 /// Whether a field is there and not `null`.
-pub(in crate::eval) fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
+pub(crate) fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
     raw.filter(|raw| raw.get() != "null")
 }
 

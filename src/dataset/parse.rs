@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::fields::{Place, given};
 use super::{CocoAnnotation, CocoCategory, CocoImage, Coverage, FindingKind};
+use crate::dataset::segmentation::{MAX_PIXELS, Oddities, Segmentation};
 use crate::error::Result;
-use crate::eval::segmentation::{MAX_PIXELS, Oddities, Segmentation};
 use crate::structures::ImageSize;
 
 /// An annotation as far as it can be read without its image.

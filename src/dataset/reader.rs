@@ -25,7 +25,7 @@ const AHEAD: usize = 2;
 const BUFFER: usize = 1 << 20;
 
 /// A list of entries whose text is still JSON.
-pub(in crate::eval) struct Chunk {
+pub(crate) struct Chunk {
     /// Position of the first entry in its list.
     pub first: usize,
     /// The entries' text.
@@ -52,7 +52,7 @@ impl Chunk {
 type Sink<'s> = dyn FnMut(&'static str, Chunk) -> Result<()> + 's;
 
 /// Reads a file whose top level is an object, and hands over the lists named in `wanted`. Returns those it met.
-pub(in crate::eval) fn read_object(
+pub(crate) fn read_object(
     path: &Path,
     wanted: &[&'static str],
     sink: &mut Sink<'_>,
@@ -61,11 +61,7 @@ pub(in crate::eval) fn read_object(
 }
 
 /// Reads a file whose top level is a list, called `name` in errors.
-pub(in crate::eval) fn read_list(
-    path: &Path,
-    name: &'static str,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
+pub(crate) fn read_list(path: &Path, name: &'static str, sink: &mut Sink<'_>) -> Result<()> {
     read(path, Top::List(name), &[], sink).map(drop)
 }
 

@@ -1,21 +1,25 @@
 //! COCO data sets: images, categories and annotated objects.
 //!
 //! In: an `instances_*.json` (or `person_keypoints_*.json`, of which the boxes and outlines count) and a folder of
-//! images. Out: a validated [`CocoDataset`]. `docs/evaluation.md` lists what is accepted and what is an error.
+//! images. Out: a validated [`CocoDataset`]. `docs/evaluation.md` lists what is accepted and what is an error. This
+//! room knows nothing of models and metrics.
 
-pub(super) mod fields;
+pub(crate) mod fields;
 mod findings;
+mod folder;
 mod open;
 mod parse;
-pub(super) mod reader;
+pub(crate) mod reader;
+pub(crate) mod run_lengths;
 mod sample;
+mod segmentation;
 
 use std::path::{Path, PathBuf};
 
 pub use findings::{Finding, FindingKind, Tolerance};
 pub use sample::CocoSample;
+pub use segmentation::Segmentation;
 
-use super::segmentation::Segmentation;
 use crate::error::{Error, Result};
 use crate::structures::ImageSize;
 
@@ -205,7 +209,7 @@ impl CocoDataset {
     }
 
     /// Whether an image was left out by [`Self::restrict_to`] or [`Self::first`].
-    pub(super) fn leaves_out(&self, image_id: u64) -> bool {
+    pub(crate) fn leaves_out(&self, image_id: u64) -> bool {
         self.left_out.binary_search(&image_id).is_ok()
     }
 
@@ -238,7 +242,7 @@ fn starts(images: &[CocoImage], annotations: &[CocoAnnotation]) -> Vec<usize> {
 }
 
 /// The first few of many ids, in words.
-pub(super) fn first_ids(ids: &[u64]) -> String {
+pub(crate) fn first_ids(ids: &[u64]) -> String {
     const LISTED: usize = 10;
     let listed: Vec<String> = ids.iter().take(LISTED).map(u64::to_string).collect();
     let more = if ids.len() > LISTED { ", …" } else { "" };

@@ -5,12 +5,10 @@ use std::path::Path;
 use super::fields::Place;
 use super::findings::Findings;
 use super::{
-    CocoAnnotation, CocoCategory, CocoDataset, CocoImage, FindingKind, Tolerance, parse, reader,
-    starts,
+    CocoAnnotation, CocoCategory, CocoDataset, CocoImage, FindingKind, Segmentation, Tolerance,
+    parse, reader, run_lengths, starts,
 };
 use crate::error::{Error, Result};
-use crate::eval::engine;
-use crate::eval::segmentation::Segmentation;
 use crate::structures::ImageSize;
 
 const LISTS: [&str; 3] = ["images", "annotations", "categories"];
@@ -202,7 +200,7 @@ impl<'p> Loader<'p> {
                 (Segmentation::Absent, _) | (Segmentation::Polygons(_), None) => 0,
                 (outline, size) => {
                     let canvas = size.unwrap_or(ImageSize { height: 0, width: 0 });
-                    engine::area(outline, canvas)
+                    run_lengths::area(outline, canvas)
                 }
             };
             // A mask without pixels says nothing about the object's size.

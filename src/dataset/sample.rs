@@ -22,7 +22,7 @@ pub struct CocoSample<'a> {
 }
 
 impl<'a> CocoSample<'a> {
-    pub(in crate::eval) fn new(dataset: &'a CocoDataset, image: &CocoImage) -> Self {
+    pub(crate) fn new(dataset: &'a CocoDataset, image: &CocoImage) -> Self {
         Self {
             image_id: image.id,
             path: dataset.folder.join(&image.file_name),

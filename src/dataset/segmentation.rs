@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::dataset::fields::Place;
-use super::engine;
+use super::fields::Place;
+use super::run_lengths;
 use crate::error::Result;
 use crate::structures::{ImageSize, Rle};
 
 /// Run lengths have 32 bits, and a run may cover a whole image.
-pub(in crate::eval) const MAX_PIXELS: u64 = u32::MAX as u64;
+pub(crate) const MAX_PIXELS: u64 = u32::MAX as u64;
 
 /// The outline of an object, in pixels of its image.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ pub enum Segmentation {
 
 /// What a segmentation looked like before it was made usable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::eval) struct Oddities {
+pub(crate) struct Oddities {
     /// Polygons with an odd number of values or fewer than six; they are left out.
     pub short_polygon: bool,
     /// All polygons together enclose nothing.
@@ -44,11 +44,11 @@ impl Segmentation {
     /// Polygons become pixels exactly as in pycocotools: five-fold oversampling, the union of all parts, whatever lies
     /// outside the image cut off. An absent segmentation is an empty mask.
     pub fn to_rle(&self, image: ImageSize) -> Rle {
-        engine::rasterize(self, image)
+        run_lengths::rasterize(self, image)
     }
 
     /// Reads the field of an annotation or a result.
-    pub(in crate::eval) fn parse(place: &Place<'_>, raw: &RawValue) -> Result<(Self, Oddities)> {
+    pub(crate) fn parse(place: &Place<'_>, raw: &RawValue) -> Result<(Self, Oddities)> {
         match raw.get().as_bytes().first() {
             Some(b'[') => Self::parse_polygons(place, raw),
             Some(b'{') => Self::parse_rle(place, raw),
@@ -100,7 +100,7 @@ impl Segmentation {
         let counts = place.required("segmentation.counts", fields.counts)?;
         let (counts, covered) = if counts.get().starts_with('"') {
             let text: String = place.value("segmentation.counts", counts, "text")?;
-            let covered = engine::check_compressed(&text, height, width);
+            let covered = run_lengths::check_compressed(&text, height, width);
             (text, covered)
         } else {
             let runs: Vec<u32> = place.value(
@@ -109,7 +109,7 @@ impl Segmentation {
                 "run lengths from 0 on, or their compressed text",
             )?;
             let covered: u64 = runs.iter().map(|&run| u64::from(run)).sum();
-            (engine::compress(&runs, height, width), Ok(covered))
+            (run_lengths::compress(&runs, height, width), Ok(covered))
         };
         let wrong = |found: &str| {
             place.fault(format!(
@@ -129,10 +129,10 @@ impl Segmentation {
     }
 
     /// The smallest upright box around the outline, `x, y, width, height`.
-    pub(in crate::eval) fn extent(&self) -> Option<[f64; 4]> {
+    pub(crate) fn extent(&self) -> Option<[f64; 4]> {
         match self {
             Self::Absent => None,
-            Self::Rle { size, counts } => Some(engine::extent(counts, *size)),
+            Self::Rle { size, counts } => Some(run_lengths::extent(counts, *size)),
             Self::Polygons(polygons) => {
                 let (mut low, mut high) = ([f64::INFINITY; 2], [f64::NEG_INFINITY; 2]);
                 for corner in polygons.iter().flat_map(|polygon| polygon.chunks_exact(2)) {
