@@ -228,7 +228,7 @@ impl Run<'_> {
 
     /// After losses that are not finite: the state is kept apart from the run's snapshots, which are still good.
     fn give_up(&mut self, error: Error) -> anyhow::Error {
-        if !matches!(error, Error::NonFiniteLoss { .. }) {
+        if !matches!(error, Error::NonFinite { .. }) {
             return error.into();
         }
         let apart = self.args.out.join("non-finite");
