@@ -31,7 +31,6 @@ use candle_detection::device;
 use clap::Parser;
 
 use args::Args;
-use run::Run;
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -48,5 +47,5 @@ fn main() -> Result<()> {
         config.num_classes - 1,
         network.parameters().trainable().iter().map(|p| p.var.elem_count()).sum::<usize>()
     );
-    Run::new(&args, &config, network, set, validation, device)?.finish()
+    run::run(&args, &config, network, set, validation, device)
 }

@@ -187,8 +187,9 @@ fn losses_that_are_not_finite_end_a_run() {
     ];
     let (success, lines) = run(&mut train(data.path(), &out, &flags));
     assert!(!success, "{lines}");
-    assert!(lines.contains("non-finite") && lines.contains("image"), "{lines}");
-    let states = std::fs::read_dir(out.join("non-finite")).unwrap().count();
+    assert!(lines.contains("not finite (images [") && lines.contains("--lr"), "{lines}");
+    assert!(lines.contains(out.join("failed").to_str().unwrap()), "{lines}");
+    let states = std::fs::read_dir(out.join("failed")).unwrap().count();
     assert_eq!(states, 1, "{lines}");
     assert!(!out.join("last.safetensors").exists());
 }
