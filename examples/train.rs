@@ -32,6 +32,11 @@ use clap::Parser;
 
 use args::Args;
 
+/// Feature maps and gradients are dropped and made anew all the time; see its documentation.
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
+
 fn main() -> Result<()> {
     let args = Args::parse();
     let device = device::parse(&args.device)?;
