@@ -186,7 +186,10 @@ fn sorted_times(
 /// Median, least and largest of at least one.
 fn median(mut seconds: Vec<f64>) -> (f64, f64, f64) {
     seconds.sort_by(f64::total_cmp);
-    (seconds[seconds.len() / 2], seconds[0], seconds[seconds.len() - 1])
+    let middle = seconds.len() / 2;
+    let lower = if seconds.len().is_multiple_of(2) { middle - 1 } else { middle };
+    let median = (seconds[lower] + seconds[middle]) / 2.0;
+    (median, seconds[0], seconds[seconds.len() - 1])
 }
 
 fn report(args: &Args, figures: &Value) -> Result<()> {
