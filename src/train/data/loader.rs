@@ -156,8 +156,8 @@ impl Recipe {
         let order = self.order(&epoch);
         let first = position.index * self.images_per_step() + part.rank * batch_size.get();
         let mut batch = Batch::default();
-        for (place, &image_id) in order.iter().enumerate().skip(first).take(batch_size.get()) {
-            let mut random = epoch.part(purpose::IMAGE).part(place as u64);
+        for (place, image_id) in (0u64..).zip(order).skip(first).take(batch_size.get()) {
+            let mut random = epoch.part(purpose::IMAGE).part(place);
             let (image, target) = self.image(image_id, &mut random)?.into_input()?;
             batch.images.push(image);
             batch.targets.push(target);
