@@ -1,16 +1,23 @@
-//! Times whole forward passes, photo to detections, and prints the figures as text or as one JSON object.
+//! Times whole forward passes, photo to detections, or whole training steps, and prints the figures as text or as one
+//! JSON object.
 //!
-//!     cargo run --release --example bench -- --weights FILE --image photo.jpg --iterations 5
+//! ```text
+//! bench --weights FILE --image photo.jpg --iterations 5
+//! bench --mode train --weights FILE --annotations instances_val2017.json --image-dir val2017
+//! ```
 
 #[path = "bench/gpu.rs"]
 mod gpu;
 #[path = "bench/growth.rs"]
 mod growth;
+#[path = "bench/train.rs"]
+mod train;
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use candle_detection::dataset::CocoDataset;
 use candle_detection::{Detector, ImageInput, Weights, device, transform};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -38,16 +45,25 @@ struct Args {
     /// A safetensors file or PyTorch checkpoint; random weights without it.
     #[arg(long)]
     weights: Option<PathBuf>,
-    /// The photo; a grey square of 480×640 without it.
+    /// The photo; a grey square of 480×640 without it. In training it has synthetic objects.
     #[arg(long)]
     image: Option<PathBuf>,
+    /// COCO annotations, whose first photo is taken instead; in training the first with objects.
+    #[arg(long, requires = "image_dir", conflicts_with = "growth")]
+    annotations: Option<PathBuf>,
+    /// Folder of the photos of --annotations.
+    #[arg(long, requires = "annotations")]
+    image_dir: Option<PathBuf>,
+    /// A JSON list of the ids of --annotations to choose from.
+    #[arg(long, requires = "annotations")]
+    ids: Option<PathBuf>,
     /// Pixels of the shorter side after resizing.
     #[arg(long)]
     min_size: Option<usize>,
     /// Cap on the longer side after resizing.
     #[arg(long)]
     max_size: Option<usize>,
-    /// Forward passes that count, after one that does not.
+    /// Passes or steps that count, after one that does not.
     #[arg(long, default_value_t = 3)]
     iterations: usize,
     /// Times of each stage as well.
@@ -63,27 +79,26 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
 enum Mode {
+    /// A forward pass, photo to detections.
     Eval,
+    /// A training step: forward, losses, backward, update.
     Train,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if args.mode == Mode::Train {
-        bail!("--mode train: training is not built yet");
-    }
     ensure!(args.iterations > 0, "--iterations is 0, expected at least 1");
+    if args.mode == Mode::Train {
+        return train::run(&args);
+    }
     let detector = load(&args)?;
-    let image = match &args.image {
-        Some(path) => ImageInput::open(path)?,
-        None => ImageInput::from_rgb8(640, 480, vec![128; 640 * 480 * 3])?,
-    };
+    let image = photo(&args)?;
     if let Some(chart) = &args.growth {
         return growth::run(&detector, &image, args.iterations, chart);
     }
     let detections = detector.detect(&image)?.instances.len();
     let seconds = sorted_times(args.iterations, || detector.detect(&image).map(drop))?;
-    let median = seconds[seconds.len() / 2];
+    let (median_s, min_s, max_s) = median(seconds);
     let settings = detector.settings();
     let dispatch = sorted_times(args.iterations, || {
         let batch = detector.detect_on_device(std::slice::from_ref(&image), &settings);
@@ -95,12 +110,12 @@ fn main() -> Result<()> {
         "dtype": args.dtype,
         "threads": rayon::current_num_threads(),
         "iterations": args.iterations,
-        "median_s": median,
-        "min_s": seconds[0],
-        "max_s": seconds[seconds.len() - 1],
+        "median_s": median_s,
+        "min_s": min_s,
+        "max_s": max_s,
         "cpu_dispatch_ms": dispatch[dispatch.len() / 2] * 1e3,
-        "cpu_wall_ms": median * 1e3,
-        "images_per_s": 1.0 / median,
+        "cpu_wall_ms": median_s * 1e3,
+        "images_per_s": 1.0 / median_s,
         "peak_memory_bytes": peak_memory(),
         "detections": detections,
     });
@@ -112,6 +127,30 @@ fn main() -> Result<()> {
         print_stages(&detector, &image, args.iterations)?;
     }
     Ok(())
+}
+
+/// The photo that the command line names.
+fn photo(args: &Args) -> Result<ImageInput> {
+    if let Some(dataset) = dataset(args)? {
+        let sample = dataset.samples().next().context("--annotations has no image")?;
+        return Ok(sample.image()?);
+    }
+    Ok(match &args.image {
+        Some(path) => ImageInput::open(path)?,
+        None => ImageInput::from_rgb8(640, 480, vec![128; 640 * 480 * 3])?,
+    })
+}
+
+fn dataset(args: &Args) -> Result<Option<CocoDataset>> {
+    let (Some(annotations), Some(images)) = (&args.annotations, &args.image_dir) else {
+        return Ok(None);
+    };
+    let dataset = CocoDataset::open(annotations, images)?;
+    let Some(path) = &args.ids else { return Ok(Some(dataset)) };
+    let cannot = || format!("--ids {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(cannot)?;
+    let ids: Vec<u64> = serde_json::from_str(&text).with_context(cannot)?;
+    Ok(Some(dataset.restrict_to(&ids)?))
 }
 
 fn load(args: &Args) -> Result<Detector> {
@@ -142,6 +181,15 @@ fn sorted_times(
     }
     seconds.sort_by(f64::total_cmp);
     Ok(seconds)
+}
+
+/// Median, least and largest of at least one.
+fn median(mut seconds: Vec<f64>) -> (f64, f64, f64) {
+    seconds.sort_by(f64::total_cmp);
+    let middle = seconds.len() / 2;
+    let lower = if seconds.len().is_multiple_of(2) { middle - 1 } else { middle };
+    let median = (seconds[lower] + seconds[middle]) / 2.0;
+    (median, seconds[0], seconds[seconds.len() - 1])
 }
 
 fn report(args: &Args, figures: &Value) -> Result<()> {

@@ -31,7 +31,11 @@ use candle_detection::device;
 use clap::Parser;
 
 use args::Args;
-use run::Run;
+
+/// Feature maps and gradients are dropped and made anew all the time; see its documentation.
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -48,5 +52,5 @@ fn main() -> Result<()> {
         config.num_classes - 1,
         network.parameters().trainable().iter().map(|p| p.var.elem_count()).sum::<usize>()
     );
-    Run::new(&args, &config, network, set, validation, device)?.finish()
+    run::run(&args, &config, network, set, validation, device)
 }

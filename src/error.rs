@@ -308,6 +308,12 @@ pub enum Error {
         /// What it should have.
         expected: String,
     },
+    /// The observer of a training run failed.
+    #[error("the observer of the training run failed")]
+    Observer {
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]
     Cancelled,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use candle_detection::config::ModelConfig;
+use candle_detection::config::{ModelConfig, Norm};
 use candle_detection::train::log::CsvLog;
 use candle_detection::{Detector, ImageInput};
 use common::{example, fixtures};
@@ -156,11 +156,26 @@ fn the_files_of_a_run_make_a_detector() {
     let data = scenes();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let flags = ["--from-scratch", "--iterations", "2", "--lr", "0.001", "--multi-scale", "64,80"];
+    let flags = [
+        "--from-scratch",
+        "--iterations",
+        "2",
+        "--lr",
+        "0.001",
+        "--multi-scale",
+        "64,80",
+        "--min-size",
+        "72",
+        "--max-size",
+        "200",
+    ];
     let (success, lines) = run(&mut train(data.path(), &out, &flags));
     assert!(success, "{lines}");
     let config = ModelConfig::load(&out.join("model.toml")).unwrap();
     assert_eq!(config.num_classes, 11);
+    // The fixture's norms are fixed, to the statistics of weights that this run did not start from.
+    assert_eq!(config.backbone.norm, Norm::BatchNorm);
+    assert_eq!((config.image.min_size, config.image.max_size), (72, 200));
     assert_eq!(config.label_map().unwrap().name(10), Some("fish"));
     let detector =
         Detector::from_files(&out.join("model.toml"), &out.join("last.safetensors")).unwrap();
@@ -187,8 +202,9 @@ fn losses_that_are_not_finite_end_a_run() {
     ];
     let (success, lines) = run(&mut train(data.path(), &out, &flags));
     assert!(!success, "{lines}");
-    assert!(lines.contains("non-finite") && lines.contains("image"), "{lines}");
-    let states = std::fs::read_dir(out.join("non-finite")).unwrap().count();
+    assert!(lines.contains("not finite (images [") && lines.contains("--lr"), "{lines}");
+    assert!(lines.contains(out.join("failed").to_str().unwrap()), "{lines}");
+    let states = std::fs::read_dir(out.join("failed")).unwrap().count();
     assert_eq!(states, 1, "{lines}");
     assert!(!out.join("last.safetensors").exists());
 }

@@ -304,6 +304,9 @@ fn what_cannot_be_learned_from_is_refused_before_any_step() {
     broken.targets[0].labels[2] = 5;
     let text = message(network.evaluate(&broken, &mut sampler));
     assert!(text.contains("labels[2]") && text.contains("5 classes"), "{text}");
+    broken.targets[0].labels[2] = 0;
+    let text = message(network.evaluate(&broken, &mut sampler));
+    assert!(text.contains("labels[2]") && text.contains("is 0"), "{text}");
     let mut broken = batch.clone();
     broken.targets[0].masks.clear();
     assert!(message(network.evaluate(&broken, &mut sampler)).contains("masks"));

@@ -13,9 +13,9 @@ use candle_detection::config::ModelConfig;
 use candle_detection::structures::{BoxXyxy, ImageSize, Rle, Target};
 use candle_detection::train::parallel::{Alone, Communicator, ThreadCommunicator};
 use candle_detection::train::{
-    Batch, BatchSource, Course, Ending, EpochReport, Flow, Freezing, Momentum, Network, Observer,
-    ParameterGroups, Position, Random, RunFolder, Schedule, StepReport, Trainer, TrainerOptions,
-    UpdateRule, WarmUp,
+    Batch, BatchSource, Course, Ending, Flow, Freezing, Milestone, Momentum, Network, Observer,
+    ParameterGroups, Position, Random, RunFolder, RunLength, Schedule, StepReport, Trainer,
+    TrainerOptions, UpdateRule, WarmUp,
 };
 use candle_detection::{Detector, Error, ImageInput, Result};
 use common::{fixtures, largest_difference, values};
@@ -105,7 +105,8 @@ impl BatchSource for Rectangles {
 #[derive(Default)]
 struct Log {
     steps: Vec<StepReport>,
-    epochs: u64,
+    /// Steps and epochs.
+    evaluated: Vec<(u64, f64)>,
     scores: Vec<f64>,
     stop_at: Option<u64>,
 }
@@ -116,15 +117,15 @@ impl Observer for Log {
         Ok(if self.stop_at == Some(report.step) { Flow::Stop } else { Flow::Continue })
     }
 
-    fn epoch(&mut self, report: &EpochReport<'_>) -> Result<Option<f64>> {
-        self.epochs = report.epoch;
-        Ok(self.scores.get(report.epoch as usize - 1).copied())
+    fn evaluate(&mut self, milestone: &Milestone<'_>) -> Result<Option<f64>> {
+        self.evaluated.push((milestone.step, milestone.epochs));
+        Ok(self.scores.get(milestone.epochs as usize - 1).copied())
     }
 }
 
 fn options(epochs: u64) -> TrainerOptions {
     TrainerOptions {
-        epochs,
+        length: RunLength::Epochs(epochs),
         seed: 3,
         schedule: Schedule {
             rate: 0.01,
@@ -137,6 +138,7 @@ fn options(epochs: u64) -> TrainerOptions {
         batches_per_update: 1,
         average: Some(0.9),
         snapshot_every: None,
+        evaluate_every: 1,
     }
 }
 
@@ -343,9 +345,9 @@ fn the_best_weights_are_kept_with_their_score() {
         fn step(&mut self, report: &StepReport) -> Result<Flow> {
             self.0.step(report)
         }
-        fn epoch(&mut self, report: &EpochReport<'_>) -> Result<Option<f64>> {
-            self.1.push(std::fs::read(report.weights().unwrap()).unwrap());
-            self.0.epoch(report)
+        fn evaluate(&mut self, milestone: &Milestone<'_>) -> Result<Option<f64>> {
+            self.1.push(std::fs::read(milestone.weights().unwrap()).unwrap());
+            self.0.evaluate(milestone)
         }
     }
     trainer.run(&mut Rectangles::new(4), &mut Watching(&mut log, &mut averages)).unwrap();
@@ -359,6 +361,51 @@ fn the_best_weights_are_kept_with_their_score() {
     }
 }
 
+/// Amid an epoch as well, the end is saved and evaluated; epochs between evaluations are saved only.
+#[test]
+fn a_run_of_so_many_updates_is_evaluated_when_asked_and_at_its_end() {
+    let path = tempfile::tempdir().unwrap();
+    let mut options = options(1);
+    options.length = RunLength::Updates(11);
+    options.evaluate_every = 2;
+    let mut trainer = trainer(options.clone(), Some(path.path()));
+    let mut log = Log::default();
+    // Four pictures, two at a time: two updates are an epoch.
+    assert_eq!(trainer.run(&mut Rectangles::new(2), &mut log).unwrap(), Ending::Complete);
+    assert_eq!(log.evaluated, [(4, 2.0), (8, 4.0), (11, 5.5)]);
+    assert_eq!(log.steps.len(), 11);
+    assert!(log.steps.iter().all(|report| report.steps == 11));
+    let epochs: Vec<f64> = log.steps[..3].iter().map(|report| report.epochs).collect();
+    assert_eq!(epochs, [0.5, 1.0, 1.5]);
+    let snapshots = RunFolder::new(path.path(), 2).snapshots().unwrap();
+    assert_eq!(snapshots.iter().map(|snapshot| snapshot.step).collect::<Vec<_>>(), [10, 11]);
+    // Resumed at its end, it is only evaluated.
+    let mut again = self::trainer(options, Some(path.path()));
+    assert_eq!(again.resume().unwrap(), Some(11));
+    let mut log = Log::default();
+    assert_eq!(again.run(&mut Rectangles::new(2), &mut log).unwrap(), Ending::Complete);
+    assert_eq!((log.evaluated, log.steps.len()), (vec![(11, 5.5)], 0));
+}
+
+/// What an observer fails with ends the run, and is found behind the run's error.
+#[test]
+fn an_observer_ends_a_run_with_an_error_of_its_own() {
+    struct Failing;
+    impl Observer for Failing {
+        fn step(&mut self, _: &StepReport) -> Result<Flow> {
+            Err(Error::Observer { source: "the disk of the logs is full".into() })
+        }
+        fn evaluate(&mut self, _: &Milestone<'_>) -> Result<Option<f64>> {
+            Ok(None)
+        }
+    }
+    let mut trainer = trainer(options(1), None);
+    let error = trainer.run(&mut Rectangles::new(2), &mut Failing).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap();
+    assert_eq!(source.to_string(), "the disk of the logs is full");
+    assert_eq!(trainer.numbers().step, 1);
+}
+
 /// An interruption between a snapshot and its evaluation loses no evaluation.
 #[test]
 fn the_last_epoch_is_evaluated_when_a_run_is_resumed() {
@@ -369,19 +416,23 @@ fn the_last_epoch_is_evaluated_when_a_run_is_resumed() {
     second.resume().unwrap();
     let mut log = Log { scores: vec![0.0, 0.7], ..Log::default() };
     assert_eq!(second.run(&mut Rectangles::new(4), &mut log).unwrap(), Ending::Complete);
-    assert_eq!((log.epochs, log.steps.len()), (2, 0));
+    assert_eq!((log.evaluated, log.steps.len()), (vec![(2, 2.0)], 0));
     assert_eq!(RunFolder::new(path.path(), 2).best_score().unwrap(), Some(0.7));
 }
 
 #[test]
-fn a_batch_that_is_not_finite_ends_the_run_with_the_weights_before_it() {
+fn a_batch_that_is_not_finite_ends_the_run_and_the_weights_before_it_are_kept_apart() {
     let path = tempfile::tempdir().unwrap();
     let mut trainer = trainer(options(2), Some(path.path()));
     let poisoned = Some(Position { epoch: 1, index: 1 });
     let mut source = Rectangles { poisoned, ..Rectangles::new(2) };
     let error = trainer.run(&mut source, &mut Log::default()).unwrap_err();
     assert!(matches!(&error, Error::NonFinite { images, .. } if *images == [3, 0]), "{error}");
-    let snapshot = RunFolder::new(path.path(), 2).snapshots().unwrap().pop().unwrap();
+    let folder = RunFolder::new(path.path(), 2);
+    let steps: Vec<u64> =
+        folder.snapshots().unwrap().iter().map(|snapshot| snapshot.step).collect();
+    assert_eq!(steps, [2]);
+    let snapshot = folder.failed().snapshots().unwrap().pop().unwrap();
     assert_eq!(snapshot.step, 3);
     let saved = candle_core::safetensors::load(snapshot.model(), &Device::Cpu).unwrap();
     assert!(saved.values().all(|tensor| values(tensor).iter().all(|value| value.is_finite())));
@@ -456,7 +507,11 @@ fn a_rank_that_fails_ends_all() {
 #[test]
 fn options_that_make_no_sense_are_named() {
     type Edit = fn(&mut TrainerOptions);
-    let cases: [(&str, Edit); 4] = [
+    let cases: [(&str, Edit); 8] = [
+        ("length", |o| o.length = RunLength::Epochs(0)),
+        ("length", |o| o.length = RunLength::Updates(0)),
+        ("snapshot_every", |o| o.snapshot_every = Some(0)),
+        ("evaluate_every", |o| o.evaluate_every = 0),
         ("batches_per_update", |o| o.batches_per_update = 0),
         ("clip_norm", |o| o.clip_norm = Some(0.0)),
         ("average", |o| o.average = Some(1.0)),

@@ -84,6 +84,12 @@ pub struct ModelArgs {
     /// Stages of the backbone that stay as they are, of five (the stem counts): 2, or 0 from scratch, if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=5))]
     pub freeze: Option<u8>,
+    /// Pixels of the shorter side after resizing, in place of the model's; part of the trained model.
+    #[arg(long, value_name = "N")]
+    pub min_size: Option<usize>,
+    /// Cap on the longer side after resizing, likewise.
+    #[arg(long, value_name = "N")]
+    pub max_size: Option<usize>,
 }
 
 #[derive(Debug, Group, Serialize)]

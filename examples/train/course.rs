@@ -1,33 +1,36 @@
-//! Numbers of the optimiser and the learning rate, from the command line.
+//! The numbers of a run, from the command line.
 
-use anyhow::{Result, ensure};
 use candle_detection::train::{
-    Course, Decay, Momentum, ParameterGroups, Schedule, UpdateRule, WarmUp,
+    Course, Decay, Momentum, ParameterGroups, RunLength, Schedule, TrainerOptions, UpdateRule,
+    WarmUp,
 };
 
-use super::args::{CourseArgs, OptimizerName, ScheduleName};
+use super::args::{Args, CourseArgs, OptimizerName, ScheduleName};
 
 /// Images of an update for which the usual learning rate of sgd is [`USUAL_RATE`].
 const USUAL_IMAGES: f64 = 16.0;
 const USUAL_RATE: f64 = 0.02;
 
-/// Updates of a run, and of an epoch of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Length {
-    pub total: u64,
-    pub per_epoch: u64,
-}
-
-impl Length {
-    pub fn new(args: &CourseArgs, batches_per_epoch: usize) -> Result<Self> {
-        let per_epoch = batches_per_epoch.div_ceil(args.accumulate.get()) as u64;
-        let total = args.iterations.unwrap_or(args.epochs * per_epoch);
-        ensure!(total > 0, "a run of no updates");
-        Ok(Self { total, per_epoch })
+/// The options of a run over so many batches per epoch.
+pub fn options(args: &Args, batches: usize) -> TrainerOptions {
+    let course = &args.course;
+    let length = course.iterations.map_or(RunLength::Epochs(course.epochs), RunLength::Updates);
+    let per_epoch = batches.div_ceil(course.accumulate.get()) as u64;
+    TrainerOptions {
+        length,
+        seed: args.seed,
+        schedule: schedule(course, length.updates(per_epoch), per_epoch),
+        rule: update_rule(course),
+        groups: groups(course),
+        clip_norm: course.clip,
+        batches_per_update: course.accumulate.get(),
+        average: course.ema,
+        snapshot_every: args.save_every.map(|updates| updates.get() as u64),
+        evaluate_every: args.evaluate_every.get() as u64,
     }
 }
 
-pub fn update_rule(args: &CourseArgs) -> UpdateRule {
+fn update_rule(args: &CourseArgs) -> UpdateRule {
     match args.optimizer {
         OptimizerName::Sgd => UpdateRule::Sgd(Momentum::Heavy(args.momentum)),
         OptimizerName::Nesterov => UpdateRule::Sgd(Momentum::Nesterov(args.momentum)),
@@ -35,7 +38,7 @@ pub fn update_rule(args: &CourseArgs) -> UpdateRule {
     }
 }
 
-pub fn groups(args: &CourseArgs) -> ParameterGroups {
+fn groups(args: &CourseArgs) -> ParameterGroups {
     let (usual, decay) = match args.optimizer {
         OptimizerName::Sgd | OptimizerName::Nesterov => (1e-4, Decay::All),
         OptimizerName::Adamw => (0.05, Decay::WeightsOnly),
@@ -43,17 +46,16 @@ pub fn groups(args: &CourseArgs) -> ParameterGroups {
     ParameterGroups { weight_decay: args.weight_decay.unwrap_or(usual), decay, rates: Vec::new() }
 }
 
-pub fn schedule(args: &CourseArgs, length: Length) -> Schedule {
+fn schedule(args: &CourseArgs, total: u64, per_epoch: u64) -> Schedule {
     let images = (args.batch_size.get() * args.accumulate.get()) as f64;
     let usual = match args.optimizer {
         OptimizerName::Sgd | OptimizerName::Nesterov => USUAL_RATE * images / USUAL_IMAGES,
         OptimizerName::Adamw => 1e-4,
     };
     let warm_up = match args.warm_up {
-        Some(steps) => WarmUp { steps, ..WarmUp::reference(length.per_epoch) },
-        None => WarmUp::reference(length.per_epoch),
+        Some(steps) => WarmUp { steps, ..WarmUp::reference(per_epoch) },
+        None => WarmUp::reference(per_epoch),
     };
-    let total = length.total;
     let course = match args.schedule {
         ScheduleName::Constant => Course::Constant,
         ScheduleName::Steps => {

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::Result;
 use candle_core::Device;
 use candle_detection::config::ModelConfig;
 use candle_detection::dataset::CocoDataset;
 use candle_detection::eval::{self, CocoReport, IouKind};
-use candle_detection::{DetectorBuilder, Silent, Weights};
+use candle_detection::{DetectorBuilder, Result, Silent, Weights};
 
 /// Names of the figures of an evaluation, as the logs have them.
 pub const FIGURES: [&str; 4] = ["box_ap", "box_ap50", "mask_ap", "mask_ap50"];

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use candle_detection::train::Losses;
 use candle_detection::train::log::{CsvLog, Curve, Panel, Range, Row, TensorBoardLog, summary_svg};
+use candle_detection::{Error, Result};
 
 use super::evaluation::{FIGURES, Figures};
 
@@ -63,7 +63,7 @@ impl Logs {
         let all =
             [("loss/total", total), ("rate", *rate), ("images_per_second", *images_per_second)];
         let all = all.into_iter().chain(named.iter().map(|(name, value)| (name.as_str(), *value)));
-        Ok(self.board.scalars(step, all)?)
+        self.board.scalars(step, all)
     }
 
     pub fn evaluation(&mut self, step: u64, epoch: f64, figures: Figures) -> Result<()> {
@@ -75,13 +75,15 @@ impl Logs {
             .filter_map(|(name, value)| Some((format!("evaluation/{name}"), value?)))
             .collect();
         let named = named.iter().map(|(name, value)| (name.as_str(), *value));
-        Ok(self.board.scalars(step, named)?)
+        self.board.scalars(step, named)
     }
 
-    /// Whether a state was evaluated before an interruption.
-    pub fn has_evaluation(&self, step: u64) -> Result<bool> {
+    /// The figures of a state, where it was evaluated before an interruption.
+    pub fn evaluated(&self, step: u64) -> Result<Option<Figures>> {
         let (_, rows) = CsvLog::read(&self.folder.join("evaluation.csv"))?;
-        Ok(rows.iter().any(|row| row.step == step))
+        let row = rows.into_iter().find(|row| row.step == step);
+        // The first column is the epoch.
+        Ok(row.and_then(|row| row.values.get(1..)?.try_into().ok()))
     }
 
     /// Draws the curves of the whole run, also of what was before an interruption.
@@ -114,7 +116,6 @@ impl Logs {
             panels.push(Panel { title, range: Range::Percent, curves: precision });
         }
         let path = self.folder.join("summary.svg");
-        std::fs::write(&path, summary_svg(&panels))
-            .with_context(|| format!("cannot write {}", path.display()))
+        std::fs::write(&path, summary_svg(&panels)).map_err(|source| Error::Io { path, source })
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use candle_core::Device;
 use candle_detection::checkpoint::{self, Checkpoint};
-use candle_detection::config::{self, CategorySource, ModelConfig};
+use candle_detection::config::{self, CategorySource, ModelConfig, Norm};
 use candle_detection::dataset::CocoDataset;
 use candle_detection::train::{Freezing, Network};
 use candle_detection::{LoadReport, Loading, Mismatches, Silent};
@@ -16,9 +16,18 @@ use super::args::{Args, ModelArgs};
 /// More classes than this are a mistake, such as ids that are not counted from 1.
 const MOST_CLASSES: u64 = 10_000;
 
-/// Describes the model of a data set: that of the command line, with the data set's categories.
+/// What torchvision adds to the variance in norms that are learned.
+const LEARNED_NORM_EPS: f64 = 1e-5;
+
+/// Describes the model of a data set: that of the command line, with the data set's categories and the sizes wanted.
 pub fn describe(args: &ModelArgs, dataset: &CocoDataset) -> Result<ModelConfig> {
     let mut config = config::find(&args.model)?;
+    config.image.min_size = args.min_size.unwrap_or(config.image.min_size);
+    config.image.max_size = args.max_size.unwrap_or(config.image.max_size);
+    if starts_at_random(args, &config) {
+        learn_norms(&mut config);
+    }
+    config.validate(&config.name)?;
     let names: BTreeMap<u64, &str> =
         dataset.categories().iter().map(|category| (category.id, category.name.as_str())).collect();
     let known = config.label_map()?;
@@ -46,6 +55,19 @@ pub fn describe(args: &ModelArgs, dataset: &CocoDataset) -> Result<ModelConfig> 
     config.weights.clear();
     config.validate(&config.name)?;
     Ok(config)
+}
+
+fn starts_at_random(args: &ModelArgs, config: &ModelConfig) -> bool {
+    args.from_scratch || (args.weights.is_none() && config.weights.is_empty())
+}
+
+/// Fixed norms repeat the statistics of the weights they came with; without such weights they would norm nothing.
+fn learn_norms(config: &mut ModelConfig) {
+    let backbone = &mut config.backbone;
+    if backbone.norm == Norm::FrozenBatchNorm {
+        (backbone.norm, backbone.norm_eps) = (Norm::BatchNorm, LEARNED_NORM_EPS);
+    }
+    config.weights.clear();
 }
 
 /// Where first weights come from.

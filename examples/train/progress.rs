@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use candle_detection::train::Losses;
+use candle_detection::train::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Updates over which the speed is measured.
@@ -38,7 +38,8 @@ impl Meter {
         if seconds > 0.0 { images as f64 / seconds } else { 0.0 }
     }
 
-    pub fn update(&mut self, step: u64, images: usize, losses: &Losses) {
+    pub fn update(&mut self, report: &StepReport) {
+        let StepReport { step, images, losses, .. } = *report;
         self.ends.push_back((Instant::now(), images));
         if self.ends.len() > WINDOW {
             self.ends.pop_front();

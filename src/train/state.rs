@@ -5,6 +5,7 @@
 //! RUN/step-0000012000/average.safetensors    their running average, likewise, where one is kept
 //! RUN/step-0000012000/state.safetensors      the optimiser's tensors; the run's numbers as metadata
 //! RUN/best.safetensors                       the weights that did best so far
+//! RUN/failed/step-0000012000/                the state before an update that failed
 //! ```
 //! A snapshot is written beside its place, flushed to the disk, and renamed: a folder with the name of a step is
 //! complete, whenever the process or the machine may have died.
@@ -34,6 +35,8 @@ const AVERAGE: &str = "average.safetensors";
 const STATE: &str = "state.safetensors";
 /// Name of the best weights of a run.
 const BEST: &str = "best.safetensors";
+/// Name of the folder in a run's folder for the state before an update that failed.
+const FAILED: &str = "failed";
 /// Key of the score in the metadata of the best weights.
 const SCORE: &str = "score";
 /// Version of the state's layout.
@@ -81,6 +84,13 @@ impl RunFolder {
     /// Where the best weights of the run are, once [`Self::save_best`] was called.
     pub fn best(&self) -> PathBuf {
         self.path.join(BEST)
+    }
+
+    /// Where the state before an update that failed is kept, apart from the run's own snapshots: those are of states that
+    /// went on.
+    #[must_use]
+    pub fn failed(&self) -> Self {
+        Self::new(self.path.join(FAILED), 1)
     }
 
     /// Complete snapshots, the oldest first.
@@ -175,6 +185,11 @@ impl Snapshot {
     /// The running average of the weights, where one was kept.
     pub fn average(&self) -> Option<PathBuf> {
         Some(self.folder.join(AVERAGE)).filter(|path| path.is_file())
+    }
+
+    /// What the run detects with: the running average where one was kept, else the weights.
+    pub fn weights(&self) -> PathBuf {
+        self.average().unwrap_or_else(|| self.model())
     }
 
     /// Sets a run of the same network to this state.

@@ -51,6 +51,13 @@ impl Losses {
         .chain(mask)
     }
 
+    /// The mean over batches of one network; `None` of none.
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        let (first, others) = all.split_first()?;
+        let sum = others.iter().fold(*first, |sum, losses| sum.plus(losses));
+        Some(sum.scaled(1.0 / all.len() as f32))
+    }
+
     /// How many there are at most.
     pub(super) const COUNT: usize = 5;
 

@@ -1,4 +1,4 @@
-//! The loop: batches → losses → gradients → updated weights, until the last epoch is over.
+//! The loop: batches → losses → gradients → updated weights, until the last update is made.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,108 +9,21 @@ use super::batch::{Batch, BatchSource, Position};
 use super::ema::Average;
 use super::gradients::Gradients;
 use super::network::Network;
-use super::optimizer::{Optimizer, ParameterGroups, UpdateRule, kernels};
+use super::observer::{Flow, Milestone, Observer, StepReport};
+use super::optimizer::{Optimizer, kernels};
+use super::options::{TrainerOptions, option};
 use super::parallel::{Communicator, average_gradients, broadcast_all};
 use super::parameters::{Parameter, ParameterKind};
 use super::random::Random;
 use super::sample::RandomSampler;
-use super::schedule::Schedule;
 use super::state::{Numbers, RunFolder, RunState, Snapshot};
 use super::step::Losses;
 use crate::error::{Error, Result};
 
-/// How a run goes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainerOptions {
-    /// Passes over the data.
-    pub epochs: u64,
-    /// Of all that is random about the steps. The batches have a seed of their own.
-    pub seed: u64,
-    /// The learning rate.
-    pub schedule: Schedule,
-    /// How gradients change parameters.
-    pub rule: UpdateRule,
-    /// Which parameters are treated otherwise.
-    pub groups: ParameterGroups,
-    /// The most that all gradients together may measure; `None` for no limit.
-    pub clip_norm: Option<f64>,
-    /// Batches whose gradients are averaged to one update, at least 1; fewer at the end of an epoch.
-    pub batches_per_update: usize,
-    /// Share that a running average of the weights keeps at each update, such as 0.9998; `None` for no average.
-    pub average: Option<f64>,
-    /// Updates between snapshots; there is one after every epoch anyway.
-    pub snapshot_every: Option<u64>,
-}
-
-/// One update, as it is reported.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepReport {
-    /// Updates made, this one included.
-    pub step: u64,
-    /// Updates of the whole run.
-    pub steps: u64,
-    /// The batch that comes next.
-    pub position: Position,
-    /// Mean of the batches of the update, over all ranks.
-    pub losses: Losses,
-    /// Learning rate.
-    pub rate: f64,
-    /// Length of all gradients together, before they were clipped.
-    pub gradient_norm: f64,
-    /// Images that this rank has seen in the update.
-    pub images: usize,
-    /// Time of the update, waiting for the batches included.
-    pub elapsed: Duration,
-    /// Time that the rest of the run will take if it goes on as since it was started.
-    pub remaining: Duration,
-}
-
-/// The end of an epoch.
-pub struct EpochReport<'a> {
-    /// Epochs complete.
-    pub epoch: u64,
-    /// The network as it is.
-    pub network: &'a Network,
-    /// The weights on disk: the running average where one is kept, else the network's.
-    pub snapshot: Option<&'a Snapshot>,
-}
-
-impl EpochReport<'_> {
-    /// The file to evaluate: of the running average where one is kept.
-    pub fn weights(&self) -> Option<std::path::PathBuf> {
-        self.snapshot.map(|snapshot| snapshot.average().unwrap_or_else(|| snapshot.model()))
-    }
-}
-
-/// Whether a run goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
-    /// It does.
-    Continue,
-    /// It ends after a snapshot, from which it can be resumed.
-    Stop,
-}
-
-/// Hears of a run's progress: logs it, evaluates, and may stop it.
-pub trait Observer {
-    /// After every update.
-    ///
-    /// # Errors
-    /// End the run.
-    fn step(&mut self, report: &StepReport) -> Result<Flow>;
-
-    /// After every epoch, on rank 0, once its snapshot is on disk; again when a run is resumed from there. Returns how
-    /// well the network does, where it was evaluated; the weights with the largest score are kept.
-    ///
-    /// # Errors
-    /// End the run.
-    fn epoch(&mut self, report: &EpochReport<'_>) -> Result<Option<f64>>;
-}
-
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// All epochs are complete.
+    /// All updates are made.
     Complete,
     /// The observer stopped it.
     Stopped,
@@ -147,7 +60,7 @@ impl Trainer {
         folder: Option<RunFolder>,
         communicator: Arc<dyn Communicator>,
     ) -> Result<Self> {
-        check(&options)?;
+        options.check()?;
         let parameters = network.parameters().trainable();
         let optimizer = Optimizer::new(&parameters, options.rule, &options.groups)?;
         let all = network.parameters().all();
@@ -210,11 +123,11 @@ impl Trainer {
         self.numbers
     }
 
-    /// Trains to the end of the last epoch.
+    /// Trains to the end of the run.
     ///
     /// # Errors
     /// Those of the source, the observer, the network and the disk. A loss or gradient that is not finite is
-    /// [`Error::NonFinite`], after a snapshot of the weights before it.
+    /// [`Error::NonFinite`]; the state before it is in [`RunFolder::failed`], if it could be written.
     pub fn run(
         &mut self,
         source: &mut dyn BatchSource,
@@ -225,16 +138,15 @@ impl Trainer {
             return Err(option("batches_per_epoch", "0", "at least 1; is the data set empty?"));
         }
         self.check_folder()?;
-        let updates_per_epoch = batches.div_ceil(self.options.batches_per_update) as u64;
-        let steps = updates_per_epoch * self.options.epochs;
+        let steps = self.options.length.updates(self.options.updates_per_epoch(batches));
         // The interruption may have come between a snapshot and its evaluation.
         if let Some(snapshot) = self.resumed.take()
-            && self.numbers.position.index == 0
+            && self.is_due(steps)
         {
-            self.end_epoch(observer, Some(&snapshot))?;
+            self.evaluate(observer, Some(&snapshot), batches)?;
         }
         let (start, first) = (Instant::now(), self.numbers.step);
-        while self.numbers.position.epoch < self.options.epochs {
+        while self.numbers.step < steps {
             let begin = Instant::now();
             let mut report = self.update(source, batches)?;
             report.steps = steps;
@@ -243,13 +155,12 @@ impl Trainer {
             let left = steps.saturating_sub(self.numbers.step);
             report.remaining = start.elapsed().mul_f64(left as f64 / done as f64);
             let stops = self.any_stops(observer.step(&report)?)?;
-            let epoch_is_over = self.numbers.position.index == 0;
-            let due =
-                self.options.snapshot_every.is_some_and(|n| self.numbers.step.is_multiple_of(n));
-            if epoch_is_over || due || stops {
+            let step = self.numbers.step;
+            let is_wanted = self.options.snapshot_every.is_some_and(|n| step.is_multiple_of(n));
+            if is_wanted || stops || step == steps || self.numbers.position.index == 0 {
                 let snapshot = self.save()?;
-                if epoch_is_over {
-                    self.end_epoch(observer, snapshot.as_ref())?;
+                if self.is_due(steps) {
+                    self.evaluate(observer, snapshot.as_ref(), batches)?;
                 }
             }
             if stops {
@@ -280,7 +191,7 @@ impl Trainer {
         let Position { epoch, index } = self.numbers.position;
         let end = (index + self.options.batches_per_update).min(batches);
         let statistics = self.copy_of_buffers()?;
-        let mut images = 0;
+        let mut images = Vec::new();
         let computed = self.gradients_of(source, epoch, index..end, &mut images);
         let (losses, mut gradients) = match self.agree(computed) {
             Ok(computed) => computed,
@@ -289,9 +200,7 @@ impl Trainer {
                 for (buffer, tensor) in self.buffers.iter().zip(&statistics) {
                     kernels::overwrite(buffer.var.as_tensor(), tensor)?;
                 }
-                if matches!(error, Error::NonFinite { .. } | Error::Parallel { .. }) {
-                    self.save()?;
-                }
+                self.keep_failed(&error);
                 return Err(error);
             }
         };
@@ -300,9 +209,10 @@ impl Trainer {
             None => gradients.norm()?,
         };
         if !gradient_norm.is_finite() {
-            self.save()?;
             let what = format!("the gradient of step {}", self.numbers.step + 1);
-            return Err(Error::NonFinite { what, images: Vec::new(), losses: losses.to_string() });
+            let error = Error::NonFinite { what, images, losses: losses.to_string() };
+            self.keep_failed(&error);
+            return Err(error);
         }
         let rate = self.options.schedule.at(self.numbers.step);
         self.optimizer.step(&gradients, rate)?;
@@ -319,29 +229,30 @@ impl Trainer {
             step: self.numbers.step,
             steps: 0,
             position: self.numbers.position,
+            epochs: self.epochs(batches),
             losses,
             rate,
             gradient_norm,
-            images,
+            images: images.len(),
             elapsed: Duration::ZERO,
             remaining: Duration::ZERO,
         })
     }
 
-    /// Mean losses and gradients of some batches of an epoch, on this rank.
+    /// Mean losses and gradients of some batches of an epoch, on this rank; notes the ids of their images.
     fn gradients_of(
         &self,
         source: &mut dyn BatchSource,
         epoch: u64,
         indices: std::ops::Range<usize>,
-        images: &mut usize,
+        images: &mut Vec<u64>,
     ) -> Result<(Losses, Gradients)> {
         let share = 1.0 / indices.len() as f64;
         let seed = Random::new(self.options.seed).part(self.communicator.rank() as u64).bits();
         let mut sum: Option<(Losses, Gradients)> = None;
         for index in indices {
             let batch: Batch = source.batch(Position { epoch, index })?;
-            *images += batch.images.len();
+            images.extend(batch.targets.iter().map(|target| target.image_id));
             let part = Random::new(seed).part(epoch).bits();
             let mut sampler = RandomSampler::new(part, index as u64);
             let evaluated = self.network.evaluate(&batch, &mut sampler)?;
@@ -402,9 +313,25 @@ impl Trainer {
 
     /// Writes a snapshot, on rank 0.
     fn save(&mut self) -> Result<Option<Snapshot>> {
-        let Some(folder) = self.folder.as_ref().filter(|_| self.communicator.rank() == 0) else {
+        match self.folder.clone() {
+            Some(folder) => self.save_to(&folder),
+            None => Ok(None),
+        }
+    }
+
+    /// Keeps the state before an update that failed.
+    fn keep_failed(&mut self, error: &Error) {
+        let is_wanted = matches!(error, Error::NonFinite { .. } | Error::Parallel { .. });
+        if let Some(folder) = self.folder.as_ref().filter(|_| is_wanted).map(RunFolder::failed) {
+            // That the state could not be kept matters less than the error itself.
+            let _ = self.save_to(&folder);
+        }
+    }
+
+    fn save_to(&mut self, folder: &RunFolder) -> Result<Option<Snapshot>> {
+        if self.communicator.rank() > 0 {
             return Ok(None);
-        };
+        }
         let state = RunState {
             parameters: self.network.parameters(),
             optimizer: &mut self.optimizer,
@@ -414,44 +341,36 @@ impl Trainer {
         folder.save(&state).map(Some)
     }
 
-    fn end_epoch(&self, observer: &mut dyn Observer, snapshot: Option<&Snapshot>) -> Result<()> {
+    /// Whether the state is one to evaluate.
+    fn is_due(&self, steps: u64) -> bool {
+        let Position { epoch, index } = self.numbers.position;
+        let ends_epoch = index == 0 && epoch.is_multiple_of(self.options.evaluate_every);
+        ends_epoch || self.numbers.step >= steps
+    }
+
+    fn epochs(&self, batches: usize) -> f64 {
+        let Position { epoch, index } = self.numbers.position;
+        epoch as f64 + index as f64 / batches as f64
+    }
+
+    fn evaluate(
+        &self,
+        observer: &mut dyn Observer,
+        snapshot: Option<&Snapshot>,
+        batches: usize,
+    ) -> Result<()> {
         if self.communicator.rank() > 0 {
             return Ok(());
         }
-        let epoch = self.numbers.position.epoch;
-        let report = EpochReport { epoch, network: &self.network, snapshot };
-        let score = observer.epoch(&report)?;
-        if let (Some(folder), Some(score), Some(weights)) = (&self.folder, score, report.weights())
+        let (step, epochs) = (self.numbers.step, self.epochs(batches));
+        let milestone = Milestone { step, epochs, network: &self.network, snapshot };
+        let score = observer.evaluate(&milestone)?;
+        if let (Some(folder), Some(score), Some(weights)) =
+            (&self.folder, score, milestone.weights())
             && folder.best_score()?.is_none_or(|best| score > best)
         {
             folder.save_best(&weights, score)?;
         }
         Ok(())
-    }
-}
-
-fn check(options: &TrainerOptions) -> Result<()> {
-    if options.batches_per_update == 0 {
-        return Err(option("batches_per_update", "0", "at least 1"));
-    }
-    if let Some(length) = options.clip_norm.filter(|length| length.is_nan() || *length <= 0.0) {
-        return Err(option("clip_norm", &length.to_string(), "a length above 0"));
-    }
-    if let Some(decay) = options.average.filter(|decay| !(0.0..1.0).contains(decay)) {
-        return Err(option("average", &decay.to_string(), "a share from 0 to below 1"));
-    }
-    let rate = options.schedule.rate;
-    if !(rate > 0.0 && rate.is_finite()) {
-        return Err(option("schedule.rate", &rate.to_string(), "a rate above 0"));
-    }
-    Ok(())
-}
-
-fn option(field: &str, found: &str, expected: &str) -> Error {
-    Error::Config {
-        origin: "training options".to_owned(),
-        field: field.to_owned(),
-        found: found.to_owned(),
-        expected: expected.to_owned(),
     }
 }
