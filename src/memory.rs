@@ -235,15 +235,10 @@ impl Kept {
 }
 
 /// Blocks on their way back to the system, which takes long enough to be done without the lock.
+#[derive(Default)]
 struct Surplus {
     blocks: [Option<Block>; 32],
     count: usize,
-}
-
-impl Default for Surplus {
-    fn default() -> Self {
-        Self { blocks: [None; 32], count: 0 }
-    }
 }
 
 impl Surplus {
@@ -279,13 +274,7 @@ mod pages {
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a mapping at a place of the system's choice overlaps nothing.
         let place = unsafe { libc::mmap(null_mut(), layout.size(), access, kind, -1, 0) };
-        if place == libc::MAP_FAILED {
-            return null_mut();
-        }
-        // Large pages are cleared faster than many small ones. A refusal does no harm.
-        // SAFETY: the mapping is this block alone; the advice changes how it is backed, not what it holds.
-        unsafe { libc::madvise(place, layout.size(), libc::MADV_HUGEPAGE) };
-        place.cast()
+        if place == libc::MAP_FAILED { null_mut() } else { place.cast() }
     }
 
     /// # Safety

@@ -11,8 +11,7 @@ pub(super) fn conv2d(
     [outputs, _, window_height, window_width]: [usize; 4],
     bias: &[f32],
     params: Conv2dParams,
-    residual: Option<&[f32]>,
-    activation: Activation,
+    (residual, activation): (Option<&[f32]>, Activation),
 ) -> Vec<f32> {
     let Conv2dParams { stride, padding } = params;
     let out_height = (height + 2 * padding - window_height) / stride + 1;
