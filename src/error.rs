@@ -224,6 +224,90 @@ pub enum Error {
         /// What is wrong with it, and what would be right.
         problem: String,
     },
+    /// A model can't learn from the ground truth of an image.
+    #[error("target of image {image_id}: `{entry}` is {found}, expected {expected}")]
+    Target {
+        /// The image.
+        image_id: u64,
+        /// The entry at fault, such as `boxes[3]`.
+        entry: String,
+        /// Its value, in pixels of the image as it was given.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// An image of a data set can't be used for training.
+    #[error("image {image_id} cannot be used for training")]
+    TrainingImage {
+        /// The image.
+        image_id: u64,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A file of figures is not what a run has written.
+    #[error("{path}:{line}: {problem}; delete the file to start another")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A sampler chose a box that it was not offered.
+    #[error(
+        "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"
+    )]
+    Sample {
+        /// What the boxes are.
+        stage: &'static str,
+        /// Place of the image in its batch.
+        image: usize,
+        /// The box.
+        index: u32,
+        /// What it is.
+        found: String,
+    },
+    /// Training has diverged.
+    #[error(
+        "{what} is not finite (images {images:?}; {losses}); lower the learning rate, clip gradients, or look at these images' targets"
+    )]
+    NonFinite {
+        /// A loss, or the gradient.
+        what: String,
+        /// Ids of the images of the batch, where they are known.
+        images: Vec<u64>,
+        /// All losses of the batch.
+        losses: String,
+    },
+    /// A variable that a launcher of several processes sets makes no sense.
+    #[error("environment variable `{variable}` is {found}, expected {expected}")]
+    Launch {
+        /// Its name.
+        variable: String,
+        /// Its value.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// The processes of a run have lost each other.
+    #[error("rank {rank}: {problem}; start all ranks again, they go on from the last snapshot")]
+    Parallel {
+        /// Who says so.
+        rank: usize,
+        /// What happened.
+        problem: String,
+    },
+    /// Parts of a training run don't belong together.
+    #[error("{what}: found {found}, expected {expected}")]
+    TrainingState {
+        /// Which part, or which file.
+        what: String,
+        /// What it has.
+        found: String,
+        /// What it should have.
+        expected: String,
+    },
     /// A progress callback asked to stop.
     #[error("stopped by the progress callback")]
     Cancelled,

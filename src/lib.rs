@@ -24,13 +24,17 @@
 //! - [`Detector`] and [`GeneralizedRcnn`]: all of it in one call;
 //! - [`ops`] and [`layers`]: what the rooms are made of;
 //! - [`checkpoint`]: weight files;
-//! - [`eval`]: COCO data sets and metrics;
+//! - [`dataset`]: data sets in COCO's format;
+//! - [`eval`]: COCO's metrics;
+//! - [`train`]: losses, optimisers, checkpoints;
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 
 pub mod backbone;
 pub mod checkpoint;
 pub mod config;
+#[cfg(feature = "eval")]
+pub mod dataset;
 mod detector;
 pub mod device;
 mod error;
@@ -44,6 +48,8 @@ mod progress;
 pub mod roi_heads;
 pub mod rpn;
 pub mod structures;
+#[cfg(feature = "train")]
+pub mod train;
 pub mod transform;
 #[cfg(feature = "visualize")]
 pub mod visualize;

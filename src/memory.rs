@@ -21,9 +21,9 @@ const SLOTS: usize = 256;
 
 /// The system's allocator, except that freed blocks of 256 KiB and more are kept for reuse.
 ///
-/// Blocks in use and kept ones together exceed the most that was in use at once by an eighth at most, so that the peak of a
-/// process is close to what it would be anyway. Memory that is kept is not given back before the
-/// process ends; a program that detects once and then does other things may prefer the system's allocator.
+/// Blocks in use and kept ones together exceed the most that was in use at once by an eighth at most, so that the peak
+/// of a process is close to what it would be anyway. Memory that is kept is not given back before the process ends; a
+/// program that detects once and then does other things may prefer the system's allocator.
 ///
 /// # Example
 /// ```
@@ -34,7 +34,8 @@ const SLOTS: usize = 256;
 /// let first = vec![1u8; 1 << 20];
 /// let place = first.as_ptr();
 /// drop(first);
-/// assert_eq!(vec![0u8; 1 << 20].as_ptr(), place);
+/// let second = vec![0u8; 1 << 20];
+/// assert_eq!(second.as_ptr(), place);
 /// ```
 #[derive(Debug)]
 pub struct ReusingAllocator {

@@ -125,7 +125,7 @@ fn what_is_wrong_is_said() {
         errors
     };
     let folder = photos.path().to_str().unwrap();
-    assert!(refused(&["--device", "cuda", folder]).contains("CPU only"));
+    assert!(refused(&["--device", "cuda", folder]).contains("use cpu"));
     assert!(refused(&["--batch", "0", folder]).contains("--batch is 0"));
     assert!(refused(&["no such photo.jpg"]).contains("no such photo.jpg"));
     assert!(refused(&["*.nothing"]).contains("*.nothing matches no file"));

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use candle_core::Device;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Times and counts of one forward pass, as fields of the report; none on the CPU.
 #[cfg(not(feature = "cuda"))]
@@ -19,6 +19,7 @@ pub fn figures(
 ) -> Result<Map<String, Value>> {
     use candle_core::cuda_backend::WrapErr;
     use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+    use serde_json::json;
 
     let Device::Cuda(gpu) = device else { return Ok(Map::new()) };
     let stream = gpu.cuda_stream();

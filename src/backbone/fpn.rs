@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use super::{Backbone, ResNet};
 use crate::config::{BackboneConfig, ExtraLevel, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, NormAt};
+use crate::layers::{Conv2d, ConvShape, Initial, NormAt};
 use crate::ops::{Activation, MaxPool2dParams, max_pool2d, upsample_add};
 use crate::structures::{FeatureLevel, FeatureMaps};
 
@@ -31,7 +31,13 @@ impl FeaturePyramid {
         let channels = config.fpn_channels;
         let load = |blocks: &str, index: usize, in_channels, kernel| {
             let weights = weights.pp(blocks).pp(index);
-            let shape = ConvShape { in_channels, out_channels: channels, kernel, stride: 1 };
+            let shape = ConvShape {
+                in_channels,
+                out_channels: channels,
+                kernel,
+                stride: 1,
+                initial: Initial::Linear,
+            };
             match config.fpn_norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::None),
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {

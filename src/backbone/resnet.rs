@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 
 use crate::config::{BackboneConfig, BackboneKind};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, NormAt};
+use crate::layers::{Conv2d, ConvShape, Initial, NormAt};
 use crate::ops::{Activation, MaxPool2dParams, max_pool2d};
 
 /// The stem's pooling: padding is −∞, so that it never wins.
@@ -54,7 +54,13 @@ impl ResNet {
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, config: &BackboneConfig) -> Result<Self> {
         let eps = config.norm_eps;
-        let stem = ConvShape { in_channels: 3, out_channels: config.width, kernel: 7, stride: 2 };
+        let stem = ConvShape {
+            in_channels: 3,
+            out_channels: config.width,
+            kernel: 7,
+            stride: 2,
+            initial: Initial::BeforeRelu,
+        };
         let (kind, depths) = layout(config.kind);
         let mut channels = config.width;
         let mut stages = Vec::with_capacity(depths.len());
@@ -122,7 +128,13 @@ impl Block {
         let BlockShape { kind, in_channels, planes, stride } = shape;
         let out_channels = planes * kind.expansion();
         let conv = |index: usize, in_channels, out_channels, kernel, stride| {
-            let shape = ConvShape { in_channels, out_channels, kernel, stride };
+            let shape = ConvShape {
+                in_channels,
+                out_channels,
+                kernel,
+                stride,
+                initial: Initial::BeforeRelu,
+            };
             let (conv, norm) = (format!("conv{index}"), format!("bn{index}"));
             conv_norm(weights, &conv, &norm, shape, eps, Activation::Relu)
         };
@@ -136,7 +148,13 @@ impl Block {
             ),
         };
         let shortcut = if stride != 1 || in_channels != out_channels {
-            let shape = ConvShape { in_channels, out_channels, kernel: 1, stride };
+            let shape = ConvShape {
+                in_channels,
+                out_channels,
+                kernel: 1,
+                stride,
+                initial: Initial::BeforeRelu,
+            };
             Some(conv_norm(weights, "downsample.0", "downsample.1", shape, eps, Activation::None)?)
         } else {
             None

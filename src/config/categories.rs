@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// Name and text of every built-in label map.
-const LABEL_MAPS: &[(&str, &str)] = &[("coco", include_str!("../../models/categories/coco.toml"))];
+const LABEL_MAPS: &[(&str, &str)] = &[
+    ("coco", include_str!("../../models/categories/coco.toml")),
+    ("shapes", include_str!("../../models/categories/shapes.toml")),
+];
 
 /// Where a model's label map comes from: the name of a built-in one, or the names themselves.
 ///

@@ -6,6 +6,7 @@
 mod catalogue;
 mod categories;
 mod sections;
+mod training;
 mod validate;
 
 use std::path::Path;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::{get, names};
 pub use categories::{Categories, CategorySource};
 pub use sections::*;
+pub use training::{RoiTrainingConfig, RpnTrainingConfig, TrainingConfig};
 
 use crate::error::{Error, Result};
 
@@ -44,6 +46,9 @@ pub struct ModelConfig {
     pub detections: DetectionsConfig,
     /// Masks of the detections; required by `mask_rcnn`.
     pub mask_head: Option<MaskHeadConfig>,
+    /// How the model learns.
+    #[serde(default)]
+    pub training: TrainingConfig,
     /// Published weights, best first.
     #[serde(default)]
     pub weights: Vec<PublishedWeights>,

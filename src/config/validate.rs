@@ -19,6 +19,7 @@ impl ModelConfig {
         self.validate_levels(origin)?;
         self.validate_counts(origin)?;
         self.validate_ranges(origin)?;
+        self.validate_matching(origin)?;
         self.validate_weights(origin)?;
         if self.architecture == Architecture::MaskRcnn && self.mask_head.is_none() {
             return Err(fault(
@@ -86,6 +87,10 @@ impl ModelConfig {
             ("box_head.roi_sampling", self.box_head.roi_sampling),
             ("box_head.hidden", self.box_head.hidden),
             ("detections.per_image", self.detections.per_image),
+            ("training.rpn.samples_per_image", self.training.rpn.samples_per_image),
+            ("training.rpn.pre_nms_top_n", self.training.rpn.pre_nms_top_n),
+            ("training.rpn.post_nms_top_n", self.training.rpn.post_nms_top_n),
+            ("training.roi.samples_per_image", self.training.roi.samples_per_image),
         ];
         if let Some(mask) = &self.mask_head {
             counts.extend([
@@ -107,6 +112,8 @@ impl ModelConfig {
             ("rpn.score_threshold", f64::from(self.rpn.score_threshold)),
             ("detections.score_threshold", f64::from(self.detections.score_threshold)),
             ("detections.nms_threshold", self.detections.nms_threshold),
+            ("training.rpn.positive_fraction", self.training.rpn.positive_fraction),
+            ("training.roi.positive_fraction", self.training.roi.positive_fraction),
         ];
         for (field, value) in fractions {
             let inside = (0.0..=1.0).contains(&value);
@@ -137,6 +144,22 @@ impl ModelConfig {
         require(origin, usable, "box_head.box_weights", format!("{divisors:?}"), || {
             "positive numbers".to_owned()
         })
+    }
+
+    fn validate_matching(&self, origin: &str) -> Result<()> {
+        let (rpn, roi) = (&self.training.rpn, &self.training.roi);
+        let pairs = [
+            ("training.rpn.positive_iou", rpn.positive_iou, rpn.negative_iou),
+            ("training.roi.positive_iou", roi.positive_iou, roi.negative_iou),
+        ];
+        for (field, positive, negative) in pairs {
+            let usable = negative >= 0.0 && positive >= negative && positive <= 1.0;
+            // An IoU of 0 must not be a match: every box would have every object's class.
+            require(origin, usable && positive > 0.0, field, positive.to_string(), || {
+                format!("a value above 0, from negative_iou ({negative}) to 1")
+            })?;
+        }
+        Ok(())
     }
 
     fn validate_weights(&self, origin: &str) -> Result<()> {
@@ -205,7 +228,7 @@ mod tests {
     #[test]
     fn faults_are_named() {
         type Edit = fn(&mut ModelConfig);
-        let cases: [(&str, Edit); 12] = [
+        let cases: [(&str, Edit); 15] = [
             ("anchors.sizes", |c| c.anchors.sizes.truncate(2)),
             ("anchors.sizes", |c| c.anchors.sizes[1].push(48.0)),
             ("anchors.aspect_ratios", |c| c.anchors.aspect_ratios.clear()),
@@ -218,6 +241,9 @@ mod tests {
             ("mask_head", |c| c.mask_head = None),
             ("weights.sha256_prefix", |c| c.weights[0].sha256_prefix = Some("bf2d".into())),
             ("categories", |c| c.num_classes = 50),
+            ("training.rpn.positive_iou", |c| c.training.rpn.negative_iou = 0.8),
+            ("training.roi.samples_per_image", |c| c.training.roi.samples_per_image = 0),
+            ("training.roi.positive_fraction", |c| c.training.roi.positive_fraction = 1.5),
         ];
         for (field, edit) in cases {
             let mut config = get("maskrcnn_resnet50_fpn").unwrap();
@@ -244,5 +270,18 @@ mod tests {
         assert!(ModelConfig::parse(&extra, "typo").is_err());
         let less = text.replacen("min_size", "# min_size", 1);
         assert!(ModelConfig::parse(&less, "gap").is_err());
+    }
+
+    /// A model file need not say how the model learns; what it says replaces torchvision's numbers one by one.
+    #[test]
+    fn training_numbers_are_torchvisions_unless_given() {
+        let mut config = get("maskrcnn_resnet50_fpn").unwrap();
+        let text = toml::to_string(&config).unwrap();
+        let given = text.replace("samples_per_image = 256", "samples_per_image = 128");
+        let given = given.replace("negative_iou = 0.5", "");
+        config.training.rpn.samples_per_image = 128;
+        assert_eq!(ModelConfig::parse(&given, "copy").unwrap(), config);
+        assert_eq!(config.training.rpn.pre_nms_top_n, 2000);
+        assert_eq!(config.training.roi.negative_iou, 0.5);
     }
 }

@@ -5,18 +5,17 @@
 
 use std::path::Path;
 
-use hotcoco::mask::{self, RleRef};
 use hotcoco::primitives::greedy::{self, GtMasks};
 use hotcoco::primitives::sim;
 use hotcoco::{Annotation, Category, EvalMode, Image, IouType, Params, StreamingEval};
 
-use super::dataset::{CocoAnnotation, CocoCategory, CocoImage, Coverage};
 use super::metrics::{CategoryMetrics, CocoMetrics, MaxDetections, PrCurve};
 use super::results::CocoResult;
-use super::segmentation::Segmentation;
 use super::{IOU_THRESHOLDS, IouKind};
+use crate::dataset::run_lengths::foreign;
+use crate::dataset::{CocoAnnotation, CocoCategory, CocoImage, Coverage};
 use crate::error::{Error, Result};
-use crate::structures::{ImageSize, Rle};
+use crate::structures::ImageSize;
 
 /// Images matched in one call: enough work for every core, little enough to be forgotten in memory.
 const BATCH: usize = 64;
@@ -212,82 +211,6 @@ pub(super) fn match_boxes(
         })
         .collect();
     Matching { truth_of, in_crowd }
-}
-
-/// The pixels of a segmentation as run lengths.
-pub(super) fn rasterize(segmentation: &Segmentation, image: ImageSize) -> Rle {
-    let drawn = foreign(segmentation)
-        .and_then(|foreign| foreign.to_rle(image.height as u32, image.width as u32).ok());
-    let size = match segmentation {
-        Segmentation::Rle { size, .. } => *size,
-        _ => image,
-    };
-    let pixels = (size.height * size.width) as u64;
-    let mut counts = drawn.map(|rle| rle.counts).unwrap_or_default();
-    let covered: u64 = counts.iter().map(|&run| u64::from(run)).sum();
-    let rest = (pixels - covered) as u32;
-    match (rest, counts.len() % 2) {
-        (0, _) if !counts.is_empty() => {}
-        // An odd number of runs ends in zeros.
-        (_, 1) => *counts.last_mut().unwrap_or(&mut 0) += rest,
-        (_, _) => counts.push(rest),
-    }
-    Rle { size, counts }
-}
-
-/// Pixels inside a segmentation.
-pub(super) fn area(segmentation: &Segmentation, image: ImageSize) -> u64 {
-    match segmentation {
-        Segmentation::Rle { size, counts } => {
-            mask::area_from_string(counts, size.height as u32, size.width as u32).unwrap_or(0)
-        }
-        _ => rasterize(segmentation, image)
-            .counts
-            .iter()
-            .skip(1)
-            .step_by(2)
-            .map(|&run| u64::from(run))
-            .sum(),
-    }
-}
-
-/// Box around a compressed mask, `x, y, width, height`.
-pub(super) fn extent(counts: &str, size: ImageSize) -> [f64; 4] {
-    mask::area_and_bbox_from_string(counts, size.height as u32, size.width as u32)
-        .map(|(_, bbox)| bbox)
-        .unwrap_or_default()
-}
-
-/// COCO's compressed spelling of run lengths.
-pub(super) fn compress(runs: &[u32], height: u32, width: u32) -> String {
-    mask::rle_to_string(&hotcoco::Rle { h: height, w: width, counts: runs.to_vec() })
-}
-
-/// How many pixels a compressed mask covers, or why the text is none.
-pub(super) fn check_compressed(counts: &str, height: u32, width: u32) -> Result<u64, String> {
-    // Six bits a character, from '0' on; bit 5 says that the number goes on.
-    if let Some(position) = counts.bytes().position(|byte| !(48..112).contains(&byte)) {
-        return Err(format!("byte {position} is not one of the characters from `0` to `o`"));
-    }
-    if counts.bytes().last().is_some_and(|byte| (byte - 48) & 0x20 != 0) {
-        return Err("it ends in the middle of a number".to_owned());
-    }
-    let rle = RleRef::Compressed { counts, h: height, w: width };
-    match rle.to_rle() {
-        Ok(rle) => Ok(rle.counts.iter().map(|&run| u64::from(run)).sum()),
-        Err(error) => Err(error.to_string().trim_start_matches("invalid RLE: ").to_owned()),
-    }
-}
-
-fn foreign(segmentation: &Segmentation) -> Option<hotcoco::Segmentation> {
-    match segmentation {
-        Segmentation::Absent => None,
-        Segmentation::Polygons(polygons) => Some(hotcoco::Segmentation::Polygon(polygons.clone())),
-        Segmentation::Rle { size, counts } => Some(hotcoco::Segmentation::CompressedRle {
-            size: [size.height as u32, size.width as u32],
-            counts: counts.clone(),
-        }),
-    }
 }
 
 /// An objection of the engine; input was validated, so it names what was being evaluated and no entry.

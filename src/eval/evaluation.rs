@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::dataset::first_ids;
 use super::engine::Engine;
 use super::metrics::Unlisted;
 use super::results::{CocoResult, ResultsFile};
-use super::segmentation::Segmentation;
 use super::{CocoDataset, CocoReport, IouKind, MaxDetections};
+use crate::dataset::Segmentation;
+use crate::dataset::first_ids;
 use crate::error::{Error, Result};
 use crate::structures::Detections;
 

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::dataset::fields::Place;
 use super::results::write_results;
 use super::{CocoResult, Shard};
+use crate::dataset::fields::Place;
 use crate::error::{Error, Result};
 
 /// Version of the file format; raised when a line changes its meaning.

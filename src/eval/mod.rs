@@ -4,7 +4,6 @@
 //! takes finished [`Detections`](crate::structures::Detections), from any model. `docs/evaluation.md` is the guide.
 
 mod analysis;
-mod dataset;
 mod engine;
 mod evaluation;
 mod journal;
@@ -12,14 +11,13 @@ mod metrics;
 pub mod report;
 mod results;
 mod run;
-mod segmentation;
 mod shard;
 
-pub use analysis::{Analysis, Bin, Fate, ImageOutcome, Judgement, SCORE_BINS, SIZE_BINS, Verdict};
-pub use dataset::{
+pub use crate::dataset::{
     CocoAnnotation, CocoCategory, CocoDataset, CocoImage, CocoSample, Coverage, Finding,
-    FindingKind, Tolerance,
+    FindingKind, Segmentation, Tolerance,
 };
+pub use analysis::{Analysis, Bin, Fate, ImageOutcome, Judgement, SCORE_BINS, SIZE_BINS, Verdict};
 pub use evaluation::{CocoEvaluation, evaluate_results};
 pub use journal::{Journal, Merged, RunSettings, Start};
 pub use metrics::{
@@ -28,7 +26,6 @@ pub use metrics::{
 };
 pub use results::{CocoResult, MASK_THRESHOLD, ResultsFile, write_results};
 pub use run::detect_images;
-pub use segmentation::Segmentation;
 pub use shard::{Plan, Shard};
 
 use std::num::NonZeroUsize;

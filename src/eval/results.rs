@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::dataset::fields::{Place, given};
-use super::dataset::reader;
-use super::segmentation::Segmentation;
 use super::{CocoDataset, IouKind};
+use crate::dataset::Segmentation;
+use crate::dataset::fields::{Place, given};
+use crate::dataset::reader;
 use crate::error::{Error, Result};
 use crate::structures::Detections;
 
@@ -237,7 +237,7 @@ impl ResultsFile {
                     self.results.len(),
                     unknown.len(),
                     dataset.path().display(),
-                    super::dataset::first_ids(&unknown)
+                    crate::dataset::first_ids(&unknown)
                 ),
             });
         }

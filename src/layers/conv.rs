@@ -1,11 +1,16 @@
 //! Convolutions, with their norm folded in.
 
 use candle_core::{DType, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::get_f32;
+use super::initial::Initial;
+use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
-use crate::ops::{self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, conv2d};
+use crate::ops::{
+    self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
+    TrainableConvTranspose2d,
+};
 
 /// Sizes of a convolution: square window, dilation 1, one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,8 @@ pub struct ConvShape {
     pub kernel: usize,
     /// Input cells per output cell.
     pub stride: usize,
+    /// First values where no file has them.
+    pub initial: Initial,
 }
 
 impl ConvShape {
@@ -27,20 +34,58 @@ impl ConvShape {
     }
 }
 
-/// The batch norm after a convolution.
-#[derive(Clone)]
-pub struct NormAt<'a> {
-    /// Where its `weight`, `bias`, `running_mean` and `running_var` are.
-    pub weights: VarBuilder<'a>,
-    /// Added to the variance.
-    pub eps: f64,
-}
-
 /// A 2d convolution with bias or batch norm, then perhaps a residual, then an activation.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
-    weights: PreparedConv2d,
+    weights: ConvWeights,
     activation: Activation,
+}
+
+/// The forms of a convolution.
+#[derive(Debug, Clone)]
+enum ConvWeights {
+    /// All constants.
+    Prepared(PreparedConv2d),
+    /// Some variables.
+    Trainable(TrainableConv2d),
+    /// A norm that uses the statistics of the batch; the convolution has no bias.
+    Normed(TrainableConv2d, BatchNorm),
+}
+
+impl ConvWeights {
+    /// The convolution with filters `scale[o] · weight[o, ..]`.
+    fn new(
+        weight: &Tensor,
+        scale: Option<&Tensor>,
+        bias: &Tensor,
+        params: Conv2dParams,
+        dtype: DType,
+    ) -> Result<Self> {
+        if weight.track_op() || bias.track_op() {
+            return Ok(Self::Trainable(TrainableConv2d::new(weight, scale, bias, params)?));
+        }
+        let folded = match scale {
+            Some(scale) => &weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?,
+            None => weight,
+        };
+        Ok(Self::Prepared(PreparedConv2d::new(&folded.to_dtype(dtype)?, bias, params)?))
+    }
+
+    fn apply(
+        &self,
+        input: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Prepared(weights) => ops::conv2d(input, weights, residual, activation),
+            Self::Trainable(weights) => ops::conv2d_trainable(input, weights, residual, activation),
+            Self::Normed(weights, norm) => {
+                let features = ops::conv2d_trainable(input, weights, None, Activation::None)?;
+                norm.apply(&features, residual, activation)
+            }
+        }
+    }
 }
 
 impl Conv2d {
@@ -49,12 +94,17 @@ impl Conv2d {
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
-        let weight = load_weight(weights, shape)?.to_dtype(weights.dtype())?;
-        let bias = get_f32(weights, shape.out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        let weight = load_weight(weights, shape)?;
+        let fan_in = shape.in_channels * shape.kernel * shape.kernel;
+        let bias = get_f32(weights, shape.out_channels, "bias", shape.initial.bias(fan_in))?;
+        let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
+        Ok(Self { weights, activation })
     }
 
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
+    ///
+    /// A norm with variables among its tensors is not folded: it uses the statistics of each batch, as training wants
+    /// it, and moves its running statistics by a tenth.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
@@ -65,15 +115,28 @@ impl Conv2d {
         activation: Activation,
     ) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let (scale, bias) = load_norm(norm, shape.out_channels)?;
-        let weight = weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?;
-        let weight = weight.to_dtype(weights.dtype())?;
-        Ok(Self { weights: PreparedConv2d::new(&weight, &bias, shape.params())?, activation })
+        let (params, dtype) = (shape.params(), weights.dtype());
+        let weights = match norm.load(shape.out_channels)? {
+            LoadedNorm::Fixed { scale, bias } => {
+                ConvWeights::new(&weight, Some(&scale), &bias, params, dtype)?
+            }
+            LoadedNorm::Live(norm) => {
+                let bias = Tensor::zeros(shape.out_channels, DType::F32, weight.device())?;
+                ConvWeights::Normed(TrainableConv2d::new(&weight, None, &bias, params)?, norm)
+            }
+        };
+        Ok(Self { weights, activation })
     }
 
     /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
     pub fn with_f32_output(mut self) -> Self {
-        self.weights = self.weights.with_output(DType::F32);
+        self.weights = match self.weights {
+            ConvWeights::Prepared(weights) => {
+                ConvWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
         self
     }
 
@@ -82,7 +145,7 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, None, self.activation)
+        self.weights.apply(input, None, self.activation)
     }
 
     /// Like [`Self::forward`], with `residual` `[N, H', W', O]` added before the activation.
@@ -90,34 +153,30 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward_plus(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        conv2d(input, &self.weights, Some(residual), self.activation)
+        self.weights.apply(input, Some(residual), self.activation)
     }
 }
 
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
-    let ConvShape { in_channels, out_channels, kernel, .. } = shape;
+    let ConvShape { in_channels, out_channels, kernel, initial, .. } = shape;
     let dims = (out_channels, in_channels, kernel, kernel);
-    get_f32(weights, dims, "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)
-}
-
-/// A batch norm as `x · scale + bias`, in the order of operations that the reference has.
-fn load_norm(norm: &NormAt, channels: usize) -> Result<(Tensor, Tensor)> {
-    let one = Init::Const(1.0);
-    let zero = Init::Const(0.0);
-    let weight = get_f32(&norm.weights, channels, "weight", one)?;
-    let bias = get_f32(&norm.weights, channels, "bias", zero)?;
-    let mean = get_f32(&norm.weights, channels, "running_mean", zero)?;
-    let variance = get_f32(&norm.weights, channels, "running_var", one)?;
-    let scale = weight.mul(&(variance + norm.eps)?.sqrt()?.recip()?)?;
-    let bias = (bias - (mean * &scale)?)?;
-    Ok((scale, bias))
+    get_f32(weights, dims, "weight", initial.weight())
 }
 
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
-    weights: PreparedConvTranspose2d,
+    weights: ConvTransposeWeights,
     activation: Activation,
+}
+
+/// The two forms of a transposed convolution.
+#[derive(Debug, Clone)]
+enum ConvTransposeWeights {
+    /// All constants.
+    Prepared(PreparedConvTranspose2d),
+    /// Some variables.
+    Trainable(TrainableConvTranspose2d),
 }
 
 impl ConvTranspose2d {
@@ -132,10 +191,17 @@ impl ConvTranspose2d {
         activation: Activation,
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = get_f32(weights, dims, "weight", init)?.to_dtype(weights.dtype())?;
-        let bias = get_f32(weights, out_channels, "bias", Init::Const(0.0))?;
-        Ok(Self { weights: PreparedConvTranspose2d::new(&weight, &bias)?, activation })
+        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight())?;
+        // Torch takes the second axis for the inputs, here as elsewhere.
+        let bias = Initial::Default.bias(4 * out_channels);
+        let bias = get_f32(weights, out_channels, "bias", bias)?;
+        let weights = if weight.track_op() || bias.track_op() {
+            ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
+        } else {
+            let weight = weight.to_dtype(weights.dtype())?;
+            ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
+        };
+        Ok(Self { weights, activation })
     }
 
     /// `[N, H, W, I]` → `[N, 2H, 2W, O]`.
@@ -143,6 +209,13 @@ impl ConvTranspose2d {
     /// # Errors
     /// Those of [`ops::conv_transpose2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        ops::conv_transpose2d(input, &self.weights, self.activation)
+        match &self.weights {
+            ConvTransposeWeights::Prepared(weights) => {
+                ops::conv_transpose2d(input, weights, self.activation)
+            }
+            ConvTransposeWeights::Trainable(weights) => {
+                ops::conv_transpose2d_trainable(input, weights, self.activation)
+            }
+        }
     }
 }

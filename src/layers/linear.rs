@@ -1,17 +1,31 @@
 //! Fully connected layers.
 
 use candle_core::{DType, Tensor};
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
-use super::get_f32;
+use super::{Initial, get_f32};
 use crate::error::Result;
-use crate::ops::{self, Activation, PreparedLinear};
+use crate::ops::{
+    self, Activation, Conv2dParams, PreparedLinear, TrainableConv2d, TrainableLinear,
+};
 
 /// A matrix product with bias, then an activation.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    weights: PreparedLinear,
+    weights: LinearWeights,
     activation: Activation,
+}
+
+/// The forms of a linear layer.
+#[derive(Debug, Clone)]
+enum LinearWeights {
+    /// All constants.
+    Prepared(PreparedLinear),
+    /// Some variables.
+    Trainable(TrainableLinear),
+    /// Some variables, over pooled features: a window as large as these, so that the variable keeps torch's order while
+    /// channels are last.
+    Window(TrainableConv2d),
 }
 
 impl Linear {
@@ -25,13 +39,20 @@ impl Linear {
         out_features: usize,
         activation: Activation,
     ) -> Result<Self> {
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let weight = get_f32(weights, (out_features, in_features), "weight", init)?;
-        Self::from_weight(weights, &weight, activation)
+        let weight =
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+        let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
+        let weights = if weight.track_op() || bias.track_op() {
+            LinearWeights::Trainable(TrainableLinear::new(&weight, &bias)?)
+        } else {
+            let weight = weight.to_dtype(weights.dtype())?;
+            LinearWeights::Prepared(PreparedLinear::new(&weight, &bias)?)
+        };
+        Ok(Self { weights, activation })
     }
 
     /// Loads a layer over pooled features: `weight` `[O, C·side·side]`, whose columns run over channels, rows,
-    /// columns, and `bias` `[O]`. It is reordered once, for features with channels last.
+    /// columns, and `bias` `[O]`. Constants are reordered once, for features with channels last.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
@@ -42,32 +63,53 @@ impl Linear {
         out_features: usize,
         activation: Activation,
     ) -> Result<Self> {
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         let in_features = channels * side * side;
-        let weight = get_f32(weights, (out_features, in_features), "weight", init)?
-            .reshape((out_features, channels, side * side))?
-            .transpose(1, 2)?
-            .reshape((out_features, in_features))?;
-        Self::from_weight(weights, &weight, activation)
-    }
-
-    fn from_weight(weights: &VarBuilder, weight: &Tensor, activation: Activation) -> Result<Self> {
-        let bias = get_f32(weights, weight.dims()[0], "bias", Init::Const(0.0))?;
-        let weight = weight.to_dtype(weights.dtype())?;
-        Ok(Self { weights: PreparedLinear::new(&weight, &bias)?, activation })
+        let weight =
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+        let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
+        let weights = if weight.track_op() || bias.track_op() {
+            let weight = weight.reshape((out_features, channels, side, side))?;
+            let params = Conv2dParams { stride: 1, padding: 0 };
+            LinearWeights::Window(TrainableConv2d::new(&weight, None, &bias, params)?)
+        } else {
+            let weight = weight
+                .reshape((out_features, channels, side * side))?
+                .transpose(1, 2)?
+                .reshape((out_features, in_features))?
+                .to_dtype(weights.dtype())?;
+            LinearWeights::Prepared(PreparedLinear::new(&weight, &bias)?)
+        };
+        Ok(Self { weights, activation })
     }
 
     /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
     pub fn with_f32_output(mut self) -> Self {
-        self.weights = self.weights.with_output(DType::F32);
+        self.weights = match self.weights {
+            LinearWeights::Prepared(weights) => {
+                LinearWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
         self
     }
 
-    /// `[R, I]` → `[R, O]`.
+    /// `[R, I]`, or pooled features `[R, side, side, C]`, → `[R, O]`.
     ///
     /// # Errors
     /// Those of [`ops::linear`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        ops::linear(input, &self.weights, self.activation)
+        match &self.weights {
+            LinearWeights::Prepared(weights) => {
+                ops::linear(&input.flatten_from(1)?, weights, self.activation)
+            }
+            LinearWeights::Trainable(weights) => {
+                ops::linear_trainable(&input.flatten_from(1)?, weights, self.activation)
+            }
+            LinearWeights::Window(weights) => {
+                let rows = ops::conv2d_trainable(input, weights, None, self.activation)?;
+                Ok(rows.flatten_from(1)?)
+            }
+        }
     }
 }

@@ -3,12 +3,19 @@
 //! In: a `VarBuilder` under a layer's prefix. Out: a layer whose `forward` is one op. A norm with fixed statistics is
 //! folded into the weights when they are loaded, in f32; the result has the builder's dtype, which is what the layer
 //! computes in. This room knows nothing of detection.
+//!
+//! A layer whose tensors are constants lays them out once, when it is loaded. One with variables among them keeps those,
+//! uses the values that they have at each call, and is differentiable; so training needs no other layers than inference.
 
 mod conv;
+mod initial;
 mod linear;
+mod norm;
 
-pub use conv::{Conv2d, ConvShape, ConvTranspose2d, NormAt};
+pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
+pub use initial::Initial;
 pub use linear::Linear;
+pub use norm::NormAt;
 
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};

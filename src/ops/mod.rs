@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`resize_normalize`] | images of any size → one normalised, resized, padded batch |
 //! | [`conv2d`] | convolution, bias, residual and activation |
+//! | [`batch_norm`] | channels normalised by the statistics of the batch |
 //! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
 //! | [`max_pool2d`] | largest value of each window |
@@ -24,6 +25,7 @@
 //! | [`pack_results`] | several results in one buffer |
 
 mod anchor_grid;
+mod batch_norm;
 mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
@@ -43,12 +45,15 @@ mod top_k;
 mod upsample_add;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
-pub use class_masks::class_masks;
-pub use conv_transpose2d::{PreparedConvTranspose2d, conv_transpose2d};
-pub use conv2d::{Conv2dParams, PreparedConv2d, conv2d};
+pub use batch_norm::{BatchNormOutput, batch_norm};
+pub use class_masks::{class_mask_logits, class_masks};
+pub use conv_transpose2d::{
+    PreparedConvTranspose2d, TrainableConvTranspose2d, conv_transpose2d, conv_transpose2d_trainable,
+};
+pub use conv2d::{Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use gather_slots::gather_slots;
-pub use linear::{PreparedLinear, linear};
+pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;

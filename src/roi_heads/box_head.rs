@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 
 use crate::config::{BoxHeadKind, ModelConfig};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, Linear, NormAt};
+use crate::layers::{Conv2d, ConvShape, Initial, Linear, NormAt};
 use crate::ops::Activation;
 
 /// Convolutions of the second kind of head.
@@ -58,9 +58,6 @@ impl BoxHead {
         for conv in &self.convs {
             features = conv.forward(&features)?;
         }
-        let rows = features.dim(0)?;
-        let columns = features.dims()[1..].iter().product::<usize>();
-        features = features.reshape((rows, columns))?;
         for layer in &self.fully_connected {
             features = layer.forward(&features)?;
         }
@@ -74,7 +71,8 @@ pub(super) fn normed_conv(
     in_channels: usize,
     out_channels: usize,
 ) -> Result<Conv2d> {
-    let shape = ConvShape { in_channels, out_channels, kernel: 3, stride: 1 };
+    let shape =
+        ConvShape { in_channels, out_channels, kernel: 3, stride: 1, initial: Initial::BeforeRelu };
     let norm = NormAt { weights: weights.pp(1), eps: HEAD_NORM_EPS };
     Conv2d::load_normed(&weights.pp(0), &norm, shape, Activation::Relu)
 }

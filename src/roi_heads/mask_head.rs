@@ -1,14 +1,14 @@
 //! Masks of detections (He et al., arXiv:1703.06870).
 
 use candle_core::Tensor;
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 
 use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, get_f32};
-use crate::ops::{Activation, class_masks};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, get_f32};
+use crate::ops::{Activation, class_mask_logits, class_masks};
 use crate::structures::{BatchGeometry, FeatureMaps, Instances};
 
 /// Convolutions, an enlargement, and one filter per class, of which only the detected class's is applied.
@@ -38,7 +38,13 @@ impl MaskHead {
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
             let weights = weights.pp("mask_head").pp(index);
-            let shape = ConvShape { in_channels: channels, out_channels, kernel: 3, stride: 1 };
+            let shape = ConvShape {
+                in_channels: channels,
+                out_channels,
+                kernel: 3,
+                stride: 1,
+                initial: Initial::BeforeRelu,
+            };
             convs.push(match config.norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::Relu)?,
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
@@ -50,7 +56,6 @@ impl MaskHead {
         let predictor = weights.pp("mask_predictor");
         let enlarged = config.predictor_channels;
         let filters = predictor.pp("mask_fcn_logits");
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
         Ok(Self {
             roi_pool: MultiScaleRoiAlign::new(config.roi_output, config.roi_sampling),
             convs,
@@ -60,11 +65,73 @@ impl MaskHead {
                 enlarged,
                 Activation::Relu,
             )?,
-            class_filters: get_f32(&filters, (num_classes, enlarged, 1, 1), "weight", init)?
-                .reshape((num_classes, enlarged))?,
-            class_biases: get_f32(&filters, num_classes, "bias", Init::Const(0.0))?,
+            class_filters: get_f32(
+                &filters,
+                (num_classes, enlarged, 1, 1),
+                "weight",
+                Initial::BeforeRelu.weight(),
+            )?
+            .reshape((num_classes, enlarged))?,
+            class_biases: get_f32(&filters, num_classes, "bias", Initial::Default.bias(enlarged))?,
         })
     }
+}
+
+impl MaskHead {
+    /// Pools the features of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images: `[N·K, side, side, C]`, zero
+    /// above `counts` `[N]`.
+    ///
+    /// # Errors
+    /// Those of [`crate::ops::roi_align`].
+    pub fn pool(
+        &self,
+        features: &FeatureMaps,
+        boxes: &Tensor,
+        counts: &Tensor,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        self.roi_pool.forward(features, boxes, counts, geometry)
+    }
+
+    /// Mask logits `[R, M, M]` of pooled features `[R, side, side, C]`, each row for its class of `labels` `[R]` u32.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn predict(&self, pooled: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        class_mask_logits(&self.enlarge(pooled)?, &self.class_filters, &self.class_biases, labels)
+    }
+
+    /// Mask logits `[N, K, M, M]` of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images, for the classes
+    /// `labels` `[N, K]` u32; zero above `counts` `[N]`.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    pub fn logits(
+        &self,
+        features: &FeatureMaps,
+        boxes: &Tensor,
+        labels: &Tensor,
+        counts: &Tensor,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        let pooled = self.pool(features, boxes, counts, geometry)?;
+        per_slot(&self.predict(&pooled, &labels.flatten_all()?)?, labels)
+    }
+
+    fn enlarge(&self, pooled: &Tensor) -> Result<Tensor> {
+        let mut hidden = pooled.clone();
+        for conv in &self.convs {
+            hidden = conv.forward(&hidden)?;
+        }
+        self.enlarge.forward(&hidden)
+    }
+}
+
+/// `[N·K, M, M]` → `[N, K, M, M]`.
+fn per_slot(masks: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (n, k) = labels.dims2()?;
+    let (_, height, width) = masks.dims3()?;
+    Ok(masks.reshape((n, k, height, width))?)
 }
 
 impl InstanceHead for MaskHead {
@@ -80,15 +147,8 @@ impl InstanceHead for MaskHead {
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
         let Instances { boxes, labels, counts, .. } = instances;
-        let mut hidden = self.roi_pool.forward(features, boxes, counts, geometry)?;
-        for conv in &self.convs {
-            hidden = conv.forward(&hidden)?;
-        }
-        let enlarged = self.enlarge.forward(&hidden)?;
-        let (n, d) = labels.dims2()?;
-        let labels = labels.reshape(n * d)?;
-        let masks = class_masks(&enlarged, &self.class_filters, &self.class_biases, &labels)?;
-        let (_, height, width) = masks.dims3()?;
-        Ok(masks.reshape((n, d, height, width))?)
+        let enlarged = self.enlarge(&self.pool(features, boxes, counts, geometry)?)?;
+        let rows = labels.flatten_all()?;
+        per_slot(&class_masks(&enlarged, &self.class_filters, &self.class_biases, &rows)?, labels)
     }
 }

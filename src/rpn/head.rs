@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use super::RpnOutput;
 use crate::config::RpnConfig;
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape};
+use crate::layers::{Conv2d, ConvShape, Initial};
 use crate::ops::Activation;
 use crate::structures::FeatureMaps;
 
@@ -28,10 +28,21 @@ impl RpnHead {
         anchors_per_location: usize,
         config: &RpnConfig,
     ) -> Result<Self> {
-        let square =
-            ConvShape { in_channels: channels, out_channels: channels, kernel: 3, stride: 1 };
+        let square = ConvShape {
+            in_channels: channels,
+            out_channels: channels,
+            kernel: 3,
+            stride: 1,
+            initial: Initial::Small,
+        };
         let predictor = |name: &str, out_channels| -> Result<Conv2d> {
-            let shape = ConvShape { in_channels: channels, out_channels, kernel: 1, stride: 1 };
+            let shape = ConvShape {
+                in_channels: channels,
+                out_channels,
+                kernel: 1,
+                stride: 1,
+                initial: Initial::Small,
+            };
             Ok(Conv2d::load(&weights.pp(name), shape, Activation::None)?.with_f32_output())
         };
         Ok(Self {

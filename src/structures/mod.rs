@@ -9,6 +9,7 @@ mod features;
 mod image;
 mod mask;
 mod slots;
+mod target;
 
 pub use detections::{BoxXyxy, DetectionTensors, Detections, Instance};
 #[cfg(feature = "cuda")]
@@ -17,3 +18,4 @@ pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
 pub use slots::{DetectionBatch, Instances, Proposals};
+pub use target::{MaskUse, Target};

@@ -3,7 +3,9 @@
 use candle_core::{DType, Device};
 use candle_detection::config::ModelConfig;
 use candle_detection::structures::Detections;
-use candle_detection::{Detector, DetectorBuilder, Execution, ImageInput, Weights};
+use candle_detection::{
+    Detector, DetectorBuilder, Execution, ImageInput, Weights, device, transform,
+};
 
 use super::common::{Fixture, fixtures, sample_data};
 use super::counters::{Counts, alone, count};
@@ -145,6 +147,69 @@ fn a_recorded_forward_pass_is_replayed_for_other_images_of_its_size() {
         let expected = direct.detect_batch(images).unwrap();
         assert_same(&graphs.detect_batch(images).unwrap(), &expected, PIXELS, PROBABILITY);
     }
+}
+
+/// The published architecture stage by stage: only the first uploads, only the last downloads.
+#[test]
+fn every_stage_keeps_to_its_budget() {
+    let _alone = alone();
+    let detector = Detector::builder("maskrcnn_resnet50_fpn")
+        .unwrap()
+        .weights(Weights::Random { seed: 1 })
+        .device(cuda())
+        .configure(|config| {
+            config.image.min_size = 64;
+            config.image.max_size = 96;
+            config.rpn.post_nms_top_n = 20;
+            config.detections.per_image = 3;
+        })
+        .build()
+        .unwrap();
+    let image = [ImageInput::from_rgb8(96, 64, vec![128; 96 * 64 * 3]).unwrap()];
+    detector.detect_batch(&image).unwrap();
+
+    let network = detector.network();
+    let settings = detector.settings();
+    let to_batch = || transform::to_batch(&image, &settings.image, &cuda(), detector.dtype());
+    let batch = stage("transform", Counts { host_to_device: 1, ..NOTHING }, to_batch);
+    let features = stage("backbone", NOTHING, || network.backbone.forward(&batch.pixels));
+    let predicted = stage("rpn head", NOTHING, || network.rpn.predict(&features));
+    let geometry = &batch.geometry;
+    let anchors = || network.rpn.anchor_generator().generate(geometry, &predicted.objectness);
+    stage("anchors", NOTHING, anchors);
+    let proposals = stage("proposals", NOTHING, || network.rpn.propose(&predicted, geometry));
+    let detect = || network.roi_heads.detect(&features, &proposals, geometry, &settings.detections);
+    let instances = stage("box head and detections", NOTHING, detect);
+    let head = &network.instance_heads[0];
+    let masks = stage("mask head", NOTHING, || head.forward(&features, &instances, geometry));
+    let extras = [(head.name().to_owned(), masks)].into();
+    let results =
+        stage("boxes to the original", NOTHING, || transform::restore(instances, extras, geometry));
+    let one_download = Counts { device_to_host: 1, synchronizations: 1, ..NOTHING };
+    stage("results to the host", one_download, || results.to_host());
+}
+
+const NOTHING: Counts = Counts {
+    host_to_device: 0,
+    device_to_host: 0,
+    device_to_device: 0,
+    synchronizations: 0,
+    launches: 0,
+};
+
+/// Runs a stage, prints what it asked of the driver, and compares all but the launches.
+#[track_caller]
+fn stage<T>(name: &str, budget: Counts, work: impl FnOnce() -> candle_detection::Result<T>) -> T {
+    let before = device::traffic();
+    let (result, counts) = count(work);
+    let after = device::traffic();
+    let (launches, products) = (after.launches - before.launches, after.products - before.products);
+    if let Some(counts) = counts {
+        println!("{name}: {launches} launches, {products} products; {counts:?}");
+        assert_eq!(counts.launches, launches, "{name}: a launch that is not ours");
+        assert_eq!(Counts { launches: 0, ..counts }, budget, "{name}");
+    }
+    result.unwrap()
 }
 
 /// The published architecture with real weights, on a photo made small.

@@ -1,4 +1,5 @@
-//! For each row, on all threads: `sigmoid(bias[label] + Σ over channels weight[label, c] · features[cell, c])` per cell.
+//! For each row, on all threads: `finish(bias[label] + Σ over channels weight[label, c] · features[cell, c])` per cell,
+//! where `finish` is a sigmoid or nothing.
 //!
 //! Products are summed in [`LANES`] sums side by side, which the compiler can keep in vector registers; one running sum
 //! would have to be added in order.
@@ -26,6 +27,7 @@ pub(super) fn run<E: Element>(
     filters: &Filters<'_>,
     labels: &[u32],
     n_cells: usize,
+    finish: impl Fn(f32) -> f32 + Sync,
 ) -> Vec<f32> {
     let channels = filters.channels;
     let mut masks = vec![0f32; labels.len() * n_cells];
@@ -39,9 +41,9 @@ pub(super) fn run<E: Element>(
         }
         let weight = &filters.weight[class * channels..][..channels];
         let features = &features[row * n_cells * channels..][..n_cells * channels];
-        for (cell, probability) in mask.iter_mut().enumerate() {
+        for (cell, value) in mask.iter_mut().enumerate() {
             let logit = filters.bias[class] + dot(weight, &features[cell * channels..][..channels]);
-            *probability = 1.0 / (1.0 + (-logit).exp());
+            *value = finish(logit);
         }
     });
     masks

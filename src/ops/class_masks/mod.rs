@@ -1,8 +1,10 @@
 //! The last layer of the mask head, applied for one class per box.
 
 mod cpu;
+mod cpu_backward;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod logits;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -12,7 +14,10 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
 use super::support::check::{argument, lend, unsupported, with_slice};
+use super::support::geometry;
 use crate::error::Result;
+
+pub use logits::class_mask_logits;
 
 const OP: &str = "class_masks";
 
@@ -37,7 +42,7 @@ const OP: &str = "class_masks";
 /// CPU, on the threads of the current rayon pool; CUDA, in one launch. O(R·M²·C) time, no scratch.
 ///
 /// # Gradients
-/// None.
+/// None; training computes its loss from [`class_mask_logits`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
@@ -65,22 +70,7 @@ pub fn class_masks(
     bias: &Tensor,
     labels: &Tensor,
 ) -> Result<Tensor> {
-    let [n_rows, height, width, channels] =
-        argument(OP, "features", features).compute_dtype()?.dims("[R, M, M, C]")?;
-    let expected = "[num_classes, C], with the C of the features";
-    let filters = argument(OP, "weight", weight).dtype(DType::F32)?.same_device(features)?;
-    let [n_classes, filter_channels] = filters.dims(expected)?;
-    if filter_channels != channels {
-        return Err(filters.shape_error(expected));
-    }
-    argument(OP, "bias", bias)
-        .dtype(DType::F32)?
-        .same_device(features)?
-        .shape(&[n_classes], "[num_classes]")?;
-    argument(OP, "labels", labels)
-        .dtype(DType::U32)?
-        .same_device(features)?
-        .shape(&[n_rows], "[R]")?;
+    let [n_rows, height, width, channels] = check(OP, features, weight, bias, labels)?;
     match features.device() {
         Device::Cpu => {
             let device = features.device();
@@ -89,10 +79,10 @@ pub fn class_masks(
             let n_cells = height * width;
             let masks = match features.dtype() {
                 DType::BF16 => with_slice::<bf16, _>(features, |features| {
-                    cpu::run(features, &filters, labels, n_cells)
+                    cpu::run(features, &filters, labels, n_cells, geometry::sigmoid)
                 }),
                 _ => with_slice::<f32, _>(features, |features| {
-                    cpu::run(features, &filters, labels, n_cells)
+                    cpu::run(features, &filters, labels, n_cells, geometry::sigmoid)
                 }),
             }?;
             Ok(Tensor::from_vec(masks, (n_rows, height, width), device)?)
@@ -101,4 +91,31 @@ pub fn class_masks(
         Device::Cuda(_) => cuda::run(features, weight, bias, labels),
         other => Err(unsupported(OP, other)),
     }
+}
+
+/// Checks all arguments; returns R, the two sides, and C.
+fn check(
+    op: &'static str,
+    features: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    labels: &Tensor,
+) -> Result<[usize; 4]> {
+    let dims @ [n_rows, _, _, channels] =
+        argument(op, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+    let expected = "[num_classes, C], with the C of the features";
+    let filters = argument(op, "weight", weight).dtype(DType::F32)?.same_device(features)?;
+    let [n_classes, filter_channels] = filters.dims(expected)?;
+    if filter_channels != channels {
+        return Err(filters.shape_error(expected));
+    }
+    argument(op, "bias", bias)
+        .dtype(DType::F32)?
+        .same_device(features)?
+        .shape(&[n_classes], "[num_classes]")?;
+    argument(op, "labels", labels)
+        .dtype(DType::U32)?
+        .same_device(features)?
+        .shape(&[n_rows], "[R]")?;
+    Ok(dims)
 }

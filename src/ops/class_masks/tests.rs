@@ -1,8 +1,10 @@
 use candle_core::{DType, Device, Tensor};
 
-use super::{class_masks, reference};
+use super::{class_mask_logits, class_masks, reference};
 use crate::error::Error;
-use crate::ops::support::testing::{PRODUCT_TOLERANCE, Random, assert_close, fixture, values};
+use crate::ops::support::testing::{
+    PRODUCT_TOLERANCE, Random, SMALL_STEP, assert_close, assert_gradients, fixture, values,
+};
 
 fn labels(labels: &[u32]) -> Tensor {
     Tensor::new(labels, &Device::Cpu).unwrap()
@@ -100,4 +102,55 @@ fn bf16_features_are_widened() {
     let found = class_masks(&features, &weight, &bias, &chosen).unwrap();
     let wide = features.to_dtype(DType::F32).unwrap();
     assert_eq!(values(&found), values(&class_masks(&wide, &weight, &bias, &chosen).unwrap()));
+}
+
+#[test]
+fn logits_are_those_of_the_probabilities() {
+    let mut random = Random::new(89);
+    let (features, weight, bias) =
+        (random.tensor(&[4, 3, 2, 19]), random.tensor(&[4, 19]), random.tensor(&[4]));
+    let chosen = labels(&[2, 0, 3, 9]);
+    let logits = class_mask_logits(&features, &weight, &bias, &chosen).unwrap();
+    let probabilities = class_masks(&features, &weight, &bias, &chosen).unwrap();
+    for (row, used) in [(0, true), (1, false), (2, true), (3, false)] {
+        let (logits, probabilities) =
+            (values(&logits.get(row).unwrap()), values(&probabilities.get(row).unwrap()));
+        for (logit, probability) in logits.into_iter().zip(probabilities) {
+            let expected = if used { 1.0 / (1.0 + (-logit).exp()) } else { 0.0 };
+            assert!((probability - expected).abs() < 1e-6 && (used || logit == 0.0));
+        }
+    }
+}
+
+/// Rows of the background and of unknown classes take no part.
+#[test]
+fn gradients_are_those_of_the_definition() {
+    let mut random = Random::new(97);
+    let chosen = [2u32, 0, 3, 2, 9];
+    for channels in [1, 20] {
+        let inputs = [
+            random.tensor(&[5, 3, 2, channels]),
+            random.tensor(&[4, channels]),
+            random.tensor(&[4]),
+        ];
+        assert_gradients(
+            &inputs,
+            SMALL_STEP,
+            |t| class_mask_logits(&t[0], &t[1], &t[2], &labels(&chosen)).unwrap(),
+            |t| {
+                let mut logits = vec![0.0; 5 * 6];
+                for (i, logit) in logits.iter_mut().enumerate() {
+                    let class = chosen[i / 6] as usize;
+                    if !(1..4).contains(&class) {
+                        continue;
+                    }
+                    let features = &t[0][i * channels..][..channels];
+                    let filter = &t[1][class * channels..][..channels];
+                    let products = features.iter().zip(filter).map(|(a, b)| a * b);
+                    *logit = t[2][class] + products.sum::<f64>();
+                }
+                logits
+            },
+        );
+    }
 }

@@ -7,6 +7,7 @@ mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ use super::support::cpu::element::{Element, Values};
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableConv2d, conv2d_trainable};
 
 const OP: &str = "conv2d";
 
@@ -80,19 +83,7 @@ impl PreparedConv2d {
         bias: &Tensor,
         params: Conv2dParams,
     ) -> Result<Self> {
-        let expected = "[O, I, kh, kw], all at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let dims = checked.dims::<4>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        if params.stride == 0 {
-            return Err(checked.shape_error("a stride of at least 1"));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias, params)?;
         let weights = match weight.device() {
             Device::Cpu => {
                 let algorithm = choose(dims, params);
@@ -149,6 +140,21 @@ impl PreparedConv2d {
     }
 }
 
+/// Checks the tensors of a convolution's weights; returns `[O, I, kh, kw]`.
+fn check_weights(weight: &Tensor, bias: &Tensor, params: Conv2dParams) -> Result<[usize; 4]> {
+    let expected = "[O, I, kh, kw], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<4>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    if params.stride == 0 {
+        return Err(checked.shape_error("a stride of at least 1"));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
+}
+
 /// Convolves features with a window of weights (a cross-correlation, as everywhere in the field).
 ///
 /// `out[n, y, x, o] = activation(bias[o] + residual[n, y, x, o] + Σ weight[o, i, dy, dx] · input[n, y·s + dy − p, x·s + dx − p, i])`
@@ -166,10 +172,12 @@ impl PreparedConv2d {
 /// # Devices
 /// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as products of cuBLAS with windows
 /// that are laid out for up to 64 MiB at a time, and one launch for all that follows them. A 1×1 window with stride 1
-/// needs no layout. On CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
+/// needs no layout. With feature `cudnn`, cuDNN computes what it has a kernel for, with all that follows in the same
+/// kernel, by an algorithm whose results are equal from run to run; it rounds the bias to the dtype of the weights. On
+/// CUDA, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
-/// None.
+/// Of `input` and `residual`; weights that change are those of [`conv2d_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table, or when the
@@ -191,6 +199,16 @@ impl PreparedConv2d {
 ///
 /// Reference: torch `nn.Conv2d`.
 pub fn conv2d(
+    input: &Tensor,
+    weights: &PreparedConv2d,
+    residual: Option<&Tensor>,
+    activation: Activation,
+) -> Result<Tensor> {
+    let output = run(input, weights, residual, activation)?;
+    train::record_prepared(input, weights, residual, activation, output)
+}
+
+fn run(
     input: &Tensor,
     weights: &PreparedConv2d,
     residual: Option<&Tensor>,

@@ -2,17 +2,41 @@
 
 use super::Conv2dParams;
 use crate::ops::support::activation::Activation;
+use crate::ops::support::testing::{exact, rounded};
 
 /// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
 pub(super) fn conv2d(
     input: &[f32],
-    [batch, height, width, inputs]: [usize; 4],
+    dims: [usize; 4],
     weight: &[f32],
-    [outputs, _, window_height, window_width]: [usize; 4],
+    weight_dims: [usize; 4],
     bias: &[f32],
     params: Conv2dParams,
     (residual, activation): (Option<&[f32]>, Activation),
 ) -> Vec<f32> {
+    let [input, weight, bias] = [input, weight, bias].map(exact);
+    let residual = residual.map(exact);
+    let residual = residual.as_deref();
+    let tensors = Tensors { input: &input, weight: &weight, bias: &bias, residual };
+    rounded(&conv2d_exact(tensors, dims, weight_dims, params, activation))
+}
+
+/// What a convolution reads.
+pub(super) struct Tensors<'a> {
+    pub input: &'a [f64],
+    pub weight: &'a [f64],
+    pub bias: &'a [f64],
+    pub residual: Option<&'a [f64]>,
+}
+
+/// The same in f64 throughout.
+pub(super) fn conv2d_exact(
+    Tensors { input, weight, bias, residual }: Tensors<'_>,
+    [batch, height, width, inputs]: [usize; 4],
+    [outputs, _, window_height, window_width]: [usize; 4],
+    params: Conv2dParams,
+    activation: Activation,
+) -> Vec<f64> {
     let Conv2dParams { stride, padding } = params;
     let out_height = (height + 2 * padding - window_height) / stride + 1;
     let out_width = (width + 2 * padding - window_width) / stride + 1;
@@ -21,9 +45,9 @@ pub(super) fn conv2d(
         for y in 0..out_height {
             for x in 0..out_width {
                 for o in 0..outputs {
-                    let mut sum = f64::from(bias[o]);
+                    let mut sum = bias[o];
                     if let Some(residual) = residual {
-                        sum += f64::from(residual[out.len()]);
+                        sum += residual[out.len()];
                     }
                     for dy in 0..window_height {
                         for dx in 0..window_width {
@@ -40,14 +64,14 @@ pub(super) fn conv2d(
                                 let a = input[((n * height + row) * width + column) * inputs + i];
                                 let b = weight
                                     [((o * inputs + i) * window_height + dy) * window_width + dx];
-                                sum += f64::from(a) * f64::from(b);
+                                sum += a * b;
                             }
                         }
                     }
                     if activation == Activation::Relu && sum < 0.0 {
                         sum = 0.0;
                     }
-                    out.push(sum as f32);
+                    out.push(sum);
                 }
             }
         }

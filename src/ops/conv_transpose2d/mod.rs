@@ -7,6 +7,7 @@ mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
 use super::support::cpu::element::Element;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableConvTranspose2d, conv_transpose2d_trainable};
 
 const OP: &str = "conv_transpose2d";
 
@@ -61,17 +64,7 @@ impl PreparedConvTranspose2d {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[I, O, 2, 2], all at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
-        if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&[outputs], "[O]")?;
-        let dims = [inputs, outputs];
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => {
                 let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
@@ -119,6 +112,18 @@ impl PreparedConvTranspose2d {
     }
 }
 
+/// Checks the tensors of a layer's weights; returns `[I, O]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[I, O, 2, 2], all at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
+    if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&[outputs], "[O]")?;
+    Ok([inputs, outputs])
+}
+
 /// Doubles height and width of features with learned weights.
 ///
 /// `out[n, 2y + dy, 2x + dx, o] = activation(bias[o] + Σ weight[i, o, dy, dx] · input[n, y, x, i])` for `dy`, `dx`
@@ -136,7 +141,7 @@ impl PreparedConvTranspose2d {
 /// TF32.
 ///
 /// # Gradients
-/// None.
+/// Of `input`; weights that change are those of [`conv_transpose2d_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
@@ -157,6 +162,15 @@ impl PreparedConvTranspose2d {
 ///
 /// Reference: torch `nn.ConvTranspose2d` with kernel size 2 and stride 2.
 pub fn conv_transpose2d(
+    input: &Tensor,
+    weights: &PreparedConvTranspose2d,
+    activation: Activation,
+) -> Result<Tensor> {
+    let output = run(input, weights, activation)?;
+    train::record_prepared(input, weights, activation, output)
+}
+
+fn run(
     input: &Tensor,
     weights: &PreparedConvTranspose2d,
     activation: Activation,

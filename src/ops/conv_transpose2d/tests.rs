@@ -1,7 +1,9 @@
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
-use crate::ops::support::testing::{PRODUCT_TOLERANCE, Random, assert_close_relative, values};
+use crate::ops::support::testing::{
+    PRODUCT_TOLERANCE, Random, assert_close_relative, assert_gradients, exact, rounded, values,
+};
 
 #[test]
 fn agrees_with_the_definition() {
@@ -70,4 +72,60 @@ fn misfits_are_named() {
     assert!(message(&random.tensor(&[2, 4])).contains("[N, H, W, 4]"));
     assert!(PreparedConvTranspose2d::new(&weight, &random.tensor(&[4])).is_err());
     assert!(PreparedConvTranspose2d::new(&random.tensor(&[4, 6, 3, 3]), &bias).is_err());
+}
+
+/// Without ReLU it is linear in each input, so that the twin's rounding is small beside a step of 1.
+#[test]
+fn gradients_are_those_of_the_definition() {
+    for (dims, outputs) in [([1, 1, 1, 3], 1), ([2, 3, 5, 4], 7), ([1, 4, 3, 40], 33)] {
+        let mut random = Random::new(67);
+        let tensors = [
+            random.tensor(&dims),
+            random.tensor(&[dims[3], outputs, 2, 2]),
+            random.tensor(&[outputs]),
+        ];
+        let twin = |input: &[f64], weight: &[f64], bias: &[f64]| {
+            let (input, weight, bias) = (rounded(input), rounded(weight), rounded(bias));
+            let activation = Activation::None;
+            exact(&reference::conv_transpose2d(&input, dims, &weight, &bias, activation))
+        };
+        assert_gradients(
+            &tensors,
+            1.0,
+            |t| {
+                let weights = TrainableConvTranspose2d::new(&t[1], &t[2]).unwrap();
+                conv_transpose2d_trainable(&t[0], &weights, Activation::None).unwrap()
+            },
+            |t| twin(&t[0], &t[1], &t[2]),
+        );
+        let prepared = PreparedConvTranspose2d::new(&tensors[1], &tensors[2]).unwrap();
+        let (weight, bias) = (exact(&values(&tensors[1])), exact(&values(&tensors[2])));
+        assert_gradients(
+            &tensors[..1],
+            1.0,
+            |t| conv_transpose2d(&t[0], &prepared, Activation::None).unwrap(),
+            |t| twin(&t[0], &weight, &bias),
+        );
+    }
+}
+
+#[test]
+fn relu_hides_what_it_cuts_off() {
+    let mut random = Random::new(71);
+    let (input, bias) = (random.tensor(&[1, 3, 4, 5]), random.tensor(&[6]));
+    let weight = Var::from_tensor(&random.tensor(&[5, 6, 2, 2])).unwrap();
+    let weights = TrainableConvTranspose2d::new(&weight, &bias).unwrap();
+    let gradient = |activation, mask: &Tensor| {
+        let output = conv_transpose2d_trainable(&input, &weights, activation).unwrap();
+        let sum = (output * mask).unwrap().sum_all().unwrap();
+        sum.backward().unwrap().get(weight.as_tensor()).unwrap().clone()
+    };
+    let output = conv_transpose2d_trainable(&input, &weights, Activation::None).unwrap();
+    let positive = output.detach().gt(0f32).unwrap().to_dtype(DType::F32).unwrap();
+    let ones = positive.ones_like().unwrap();
+    assert_close_relative(
+        &gradient(Activation::Relu, &ones),
+        &gradient(Activation::None, &positive),
+        PRODUCT_TOLERANCE,
+    );
 }

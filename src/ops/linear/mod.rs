@@ -7,6 +7,7 @@ mod cuda;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ use super::support::cpu::element::Element;
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
+
+pub use train::{TrainableLinear, linear_trainable};
 
 const OP: &str = "linear";
 
@@ -62,16 +65,7 @@ impl PreparedLinear {
 
     /// Like [`new`](Self::new); on the CPU, for this instruction set.
     fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let expected = "[O, I], both at least 1";
-        let checked = argument(OP, "weight", weight).compute_dtype()?;
-        let dims = checked.dims::<2>(expected)?;
-        if dims.contains(&0) {
-            return Err(checked.shape_error(expected));
-        }
-        argument(OP, "bias", bias)
-            .dtype(DType::F32)?
-            .same_device(weight)?
-            .shape(&dims[..1], "[O]")?;
+        let dims = check_weights(weight, bias)?;
         let weights = match weight.device() {
             Device::Cpu => {
                 let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
@@ -119,6 +113,18 @@ impl PreparedLinear {
     }
 }
 
+/// Checks the tensors of a layer's weights; returns `[O, I]`.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
+    let expected = "[O, I], both at least 1";
+    let checked = argument(OP, "weight", weight).compute_dtype()?;
+    let dims = checked.dims::<2>(expected)?;
+    if dims.contains(&0) {
+        return Err(checked.shape_error(expected));
+    }
+    argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&dims[..1], "[O]")?;
+    Ok(dims)
+}
+
 /// Multiplies rows with weights: `out[r, o] = activation(bias[o] + Σ weight[o, i] · input[r, i])`.
 ///
 /// The order of summation is not fixed, but equal from run to run on one machine.
@@ -134,7 +140,7 @@ impl PreparedLinear {
 /// launch. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows TF32.
 ///
 /// # Gradients
-/// None.
+/// Of `input`; weights that change are those of [`linear_trainable`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table.
@@ -154,6 +160,11 @@ impl PreparedLinear {
 ///
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
+    let output = run(input, weights, activation)?;
+    train::record_prepared(input, weights, activation, output)
+}
+
+fn run(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
     let [_, inputs] = weights.dims;
     let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[R, {inputs}]");

@@ -1,7 +1,9 @@
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
-use crate::ops::support::testing::{Random, assert_close_relative, values};
+use crate::ops::support::testing::{
+    Random, SMALL_STEP, assert_close_relative, assert_gradients, exact, values,
+};
 
 /// Tolerance relative to the largest output: sums of up to 2100 terms.
 const TOLERANCE: f32 = 2e-5;
@@ -76,4 +78,48 @@ fn misfits_are_named() {
     assert!(message(&random.tensor(&[2, 4]).to_dtype(DType::F64).unwrap()).contains("F64"));
     assert!(PreparedLinear::new(&weight, &random.tensor(&[4])).is_err());
     assert!(PreparedLinear::new(&bias, &bias).is_err());
+}
+
+#[test]
+fn gradients_are_those_of_the_definition() {
+    for [rows, inputs, outputs] in [[1, 1, 1], [5, 7, 3], [1, 40, 33], [17, 6, 70]] {
+        let mut random = Random::new(61);
+        let tensors = [
+            random.tensor(&[rows, inputs]),
+            random.tensor(&[outputs, inputs]),
+            random.tensor(&[outputs]),
+        ];
+        for activation in [Activation::None, Activation::Relu] {
+            assert_gradients(
+                &tensors,
+                SMALL_STEP,
+                |t| {
+                    let weights = TrainableLinear::new(&t[1], &t[2]).unwrap();
+                    linear_trainable(&t[0], &weights, activation).unwrap()
+                },
+                |t| reference::linear_exact(&t[0], &t[1], &t[2], inputs, activation),
+            );
+            let (weight, bias) = (&tensors[1], &tensors[2]);
+            let prepared = PreparedLinear::new(weight, bias).unwrap();
+            let (weight, bias) = (exact(&values(weight)), exact(&values(bias)));
+            assert_gradients(
+                &tensors[..1],
+                SMALL_STEP,
+                |t| linear(&t[0], &prepared, activation).unwrap(),
+                |t| reference::linear_exact(&t[0], &weight, &bias, inputs, activation),
+            );
+        }
+    }
+}
+
+#[test]
+fn no_rows_give_gradients_of_zeros() {
+    let weight = Var::ones((3, 2), DType::F32, &Device::Cpu).unwrap();
+    let bias = Var::zeros(3, DType::F32, &Device::Cpu).unwrap();
+    let input = Tensor::zeros((0, 2), DType::F32, &Device::Cpu).unwrap();
+    let weights = TrainableLinear::new(&weight, &bias).unwrap();
+    let output = linear_trainable(&input, &weights, Activation::Relu).unwrap();
+    let gradients = output.sum_all().unwrap().backward().unwrap();
+    assert_eq!(values(gradients.get(weight.as_tensor()).unwrap()), [0.0; 6]);
+    assert_eq!(values(gradients.get(bias.as_tensor()).unwrap()), [0.0; 3]);
 }

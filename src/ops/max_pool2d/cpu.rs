@@ -44,3 +44,78 @@ fn largest<E: Element>(out: &mut [E], values: &[E]) {
         *out = if value.widen() > out.widen() || value.widen().is_nan() { value } else { *out };
     }
 }
+
+/// Gradient `[N, H, W, C]` of the input: that of each output goes to the first of its window's largest values.
+pub(super) fn input_gradient(
+    input: &[f32],
+    dims: [usize; 4],
+    out_dims: [usize; 4],
+    gradient: &[f32],
+    params: &MaxPool2dParams,
+) -> Vec<f32> {
+    let [_, height, width, channels] = dims;
+    let [_, out_height, out_width, _] = out_dims;
+    let mut out = vec![0.0; input.len()];
+    if gradient.is_empty() {
+        return out;
+    }
+    let winners = winners(input, dims, out_dims, params);
+    let out_line = out_width * channels;
+    // Windows overlap, so each line of the input collects what belongs to it.
+    out.par_chunks_exact_mut(width * channels).enumerate().for_each(|(line, out)| {
+        let (image, row) = (line / height, line % height);
+        let last = (row + params.padding) / params.stride;
+        let first =
+            (row + params.padding + 1).saturating_sub(params.kernel).div_ceil(params.stride);
+        for out_y in first..(last + 1).min(out_height) {
+            let start = (image * out_height + out_y) * out_line;
+            let winners = &winners[start..start + out_line];
+            let gradient = &gradient[start..start + out_line];
+            for (i, (winner, gradient)) in winners.iter().zip(gradient).enumerate() {
+                let winner = *winner as usize;
+                if winner / width == row {
+                    out[winner % width * channels + i % channels] += gradient;
+                }
+            }
+        }
+    });
+    out
+}
+
+/// For each output, `row · W + column` of the first of its window's largest values.
+fn winners(
+    input: &[f32],
+    [_, height, width, channels]: [usize; 4],
+    [batch, out_height, out_width, _]: [usize; 4],
+    params: &MaxPool2dParams,
+) -> Vec<u32> {
+    let line = out_width * channels;
+    let mut winners = vec![0u32; batch * out_height * line];
+    winners.par_chunks_exact_mut(line).enumerate().for_each_init(
+        || vec![0f32; channels],
+        |largest, (i, winners)| {
+            let (image, y) = (i / out_height, i % out_height);
+            for (x, winners) in winners.chunks_exact_mut(channels).enumerate() {
+                let (rows, columns) = (window(y, height, params), window(x, width, params));
+                largest.fill(f32::NEG_INFINITY);
+                winners.fill((rows.start * width + columns.start) as u32);
+                for row in rows {
+                    for column in columns.clone() {
+                        let place = row * width + column;
+                        let values = &input[(image * height * width + place) * channels..];
+                        for ((largest, winner), &value) in
+                            largest.iter_mut().zip(winners.iter_mut()).zip(values)
+                        {
+                            // The rule of `largest`.
+                            if value > *largest || value.is_nan() {
+                                *largest = value;
+                                *winner = place as u32;
+                            }
+                        }
+                    }
+                }
+            }
+        },
+    );
+    winners
+}

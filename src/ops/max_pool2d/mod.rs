@@ -1,5 +1,6 @@
 //! Max pooling of channels-last features.
 
+mod backward;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -11,6 +12,7 @@ mod tests;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
+use super::support::autograd::record;
 use super::support::check::{argument, unsupported, with_slice};
 use super::support::cpu::element::Element;
 use crate::error::Result;
@@ -43,7 +45,7 @@ pub struct MaxPool2dParams {
 /// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
-/// None.
+/// Of `input`: that of each output goes to the first of its window's largest values, in the order of rows and columns.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) when the argument doesn't fit the table, [`Error::Shape`](crate::Error::Shape) when the window is
@@ -76,7 +78,7 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
         return Err(checked.shape_error(&format!("H and W of a {kernel}×{kernel} window at least")));
     };
     let out_dims = [batch, out_height, out_width, channels];
-    match input.device() {
+    let output = match input.device() {
         Device::Cpu if input.dtype() == DType::BF16 => {
             run_on_cpu::<bf16>(input, dims, out_dims, params)
         }
@@ -84,7 +86,10 @@ pub fn max_pool2d(input: &Tensor, params: &MaxPool2dParams) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(input, dims, out_dims, params),
         other => Err(unsupported(OP, other)),
-    }
+    }?;
+    record(OP, &[input], output, || {
+        Ok(backward::MaxPool2dBackward { input: input.detach(), params: *params })
+    })
 }
 
 fn run_on_cpu<E: Element>(

@@ -1,7 +1,9 @@
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
-use crate::ops::support::testing::{Random, assert_close, values};
+use crate::ops::support::testing::{
+    Random, assert_close, assert_gradients, exact, rounded, values,
+};
 
 fn params(kernel: usize, stride: usize, padding: usize) -> MaxPool2dParams {
     MaxPool2dParams { kernel, stride, padding }
@@ -61,4 +63,38 @@ fn misfits_are_named() {
     assert!(message(params(3, 0, 1)).contains("stride ≥ 1"));
     assert!(message(params(2, 1, 2)).contains("padding ≤"));
     assert!(max_pool2d(&random.tensor(&[2, 6, 4]), &params(1, 2, 0)).is_err());
+}
+
+/// Distinct whole numbers, so that a step of a quarter changes no winner.
+#[test]
+fn gradients_are_those_of_the_definition() {
+    for dims in [[1, 1, 1, 1], [2, 5, 4, 3], [1, 7, 6, 2], [1, 2, 9, 4]] {
+        let n = dims.iter().product::<usize>();
+        let mut random = Random::new(73);
+        let mut numbers: Vec<f32> = (0..n).map(|i| i as f32 - 20.0).collect();
+        (1..n).for_each(|i| numbers.swap(i, random.below(i + 1)));
+        let input = Tensor::from_vec(numbers, &dims, &Device::Cpu).unwrap();
+        for params in [params(3, 2, 1), params(1, 2, 0), params(3, 1, 1), params(2, 2, 1)] {
+            assert_gradients(
+                std::slice::from_ref(&input),
+                0.25,
+                |t| max_pool2d(&t[0], &params).unwrap(),
+                |t| exact(&reference::max_pool2d(&rounded(&t[0]), dims, &params)),
+            );
+        }
+    }
+}
+
+/// The reference's rule: the first of equal values, the last of NaNs.
+#[test]
+fn ties_go_to_the_first() {
+    let winner = |numbers: [f32; 4]| {
+        let input = Var::from_slice(&numbers, (1, 2, 2, 1), &Device::Cpu).unwrap();
+        let pooled = max_pool2d(&input, &params(2, 2, 0)).unwrap();
+        let gradients = pooled.sum_all().unwrap().backward().unwrap();
+        values(gradients.get(input.as_tensor()).unwrap())
+    };
+    assert_eq!(winner([5.0, 7.0, 7.0, 7.0]), [0.0, 1.0, 0.0, 0.0]);
+    assert_eq!(winner([f32::NAN, 1.0, f32::NAN, 2.0]), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(winner([f32::NEG_INFINITY; 4]), [1.0, 0.0, 0.0, 0.0]);
 }

@@ -61,8 +61,8 @@ pub struct PasteMasksParams {
 /// let boxes = Tensor::new(&[[1f32, 1.0, 3.0, 2.0]], &Device::Cpu)?;
 /// let params = PasteMasksParams { height: 4, width: 5, threshold: 0.5 };
 /// let masks = paste_masks(&probabilities, &boxes, &params)?;
-/// let set = [0, 255, 255, 255, 0];
-/// assert_eq!(masks.get(0)?.to_vec2::<u8>()?, [[0; 5], set, set, [0; 5]]);
+/// let row = [0, 255, 255, 255, 0];
+/// assert_eq!(masks.get(0)?.to_vec2::<u8>()?, [[0; 5], row, [0; 5], [0; 5]]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

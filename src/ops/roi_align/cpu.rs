@@ -72,14 +72,14 @@ pub(super) fn run<E: Element>(
 
 /// Where the samples of one axis fall: for each output row the feature rows and their weights.
 #[derive(Default)]
-struct Axis {
+pub(super) struct Axis {
     taps: Vec<(usize, f32)>,
     ends: Vec<usize>,
 }
 
 impl Axis {
     /// Lists the taps of an extent `start..end`, in cells of a map with `size` rows (or columns).
-    fn sample(&mut self, start: f32, end: f32, size: usize, params: &RoiAlignParams) {
+    pub fn sample(&mut self, start: f32, end: f32, size: usize, params: &RoiAlignParams) {
         self.taps.clear();
         self.ends.clear();
         let samples = params.sampling as f32;
@@ -115,7 +115,7 @@ impl Axis {
     }
 
     /// The taps of one output row (or column).
-    fn of(&self, cell: usize) -> &[(usize, f32)] {
+    pub fn of(&self, cell: usize) -> &[(usize, f32)] {
         let start = if cell == 0 { 0 } else { self.ends[cell - 1] };
         &self.taps[start..self.ends[cell]]
     }

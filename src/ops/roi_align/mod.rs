@@ -1,6 +1,8 @@
 //! Pools a fixed grid of features from each box, from the pyramid level that suits the box's size.
 
+mod backward;
 mod cpu;
+mod cpu_backward;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(test)]
@@ -11,6 +13,7 @@ mod tests;
 use candle_core::{DType, Device, Storage, Tensor};
 use half::bf16;
 
+use super::support::autograd::record;
 use super::support::check::{argument, lend, unsupported};
 use super::support::cpu::element::Element;
 use crate::error::{Error, Result};
@@ -109,7 +112,7 @@ pub fn infer_spatial_scales(feature_heights: &[usize], image_height: usize) -> V
 /// O(N·K·output²·sampling²·C) time. Every box has the same level on every device.
 ///
 /// # Gradients
-/// None.
+/// Of `levels`. Boxes get none, as in torchvision.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`] or [`Error::Device`] when the arguments don't fit the table or each other;
@@ -140,7 +143,7 @@ pub fn roi_align(
 ) -> Result<Tensor> {
     let [n_images, n_slots, channels] = check(levels, boxes, counts, params)?;
     let dims = [n_images, n_slots, channels];
-    match boxes.device() {
+    let output = match boxes.device() {
         Device::Cpu if levels[0].dtype() == DType::BF16 => {
             run_on_cpu::<bf16>(levels, boxes, counts, params, dims)
         }
@@ -148,7 +151,15 @@ pub fn roi_align(
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(levels, channels, boxes, counts, params),
         other => Err(unsupported(OP, other)),
-    }
+    }?;
+    record(OP, levels, output, || {
+        Ok(backward::RoiAlignBackward {
+            levels: levels.iter().map(|level| Ok(level.dims4()?.into())).collect::<Result<_>>()?,
+            boxes: boxes.detach(),
+            counts: counts.clone(),
+            params: params.clone(),
+        })
+    })
 }
 
 fn run_on_cpu<E: Element>(

@@ -3,7 +3,8 @@ use candle_core::{DType, Device, Tensor};
 use super::{RoiAlignParams, infer_spatial_scales, reference, roi_align};
 use crate::error::Error;
 use crate::ops::support::testing::{
-    BOX_TOLERANCE, PRODUCT_TOLERANCE, Random, assert_close, assert_close_relative, fixture, values,
+    BOX_TOLERANCE, PRODUCT_TOLERANCE, Random, assert_close, assert_close_relative,
+    assert_gradients, exact, fixture, rounded, values,
 };
 
 /// A map of one channel with the values 1, 2, 3 … row by row.
@@ -292,4 +293,55 @@ fn bf16_features_are_rounded_once() {
     let expected = roi_align(&[&wide], &boxes, &counts, &params).unwrap();
     assert_eq!(found.dtype(), DType::BF16);
     assert_eq!(values(&found), values(&expected.to_dtype(DType::BF16).unwrap()));
+}
+
+/// Pooling is linear in the features. Boxes: inside, across borders and levels, outside, without area, not finite, unused.
+#[test]
+fn gradients_are_those_of_the_definition() {
+    let mut random = Random::new(83);
+    let levels = pyramid(&mut random, 2, (24, 40), 3);
+    let mut boxes = random.boxes(4, 160.0, 96.0);
+    boxes.extend(random.boxes(4, 900.0, 700.0));
+    boxes.extend([
+        [-40.0, -30.0, 20.0, 10.0],
+        [-900.0, -900.0, -800.0, -850.0],
+        [50.0, 40.0, 50.0, 60.0],
+        [f32::NAN, 0.0, 10.0, 10.0],
+    ]);
+    let boxes = boxes_tensor(&boxes, (2, 6, 4));
+    for (output, sampling, counts) in [(3, 2, [6u32, 4]), (1, 1, [2, 6]), (2, 2, [0, 5])] {
+        let counts = Tensor::new(&counts, &Device::Cpu).unwrap();
+        let params = RoiAlignParams::new(output, sampling, SCALES.to_vec());
+        assert_gradients(
+            &levels,
+            1.0,
+            |levels| {
+                let refs: Vec<&Tensor> = levels.iter().collect();
+                roi_align(&refs, &boxes, &counts, &params).unwrap()
+            },
+            |maps| {
+                let levels: Vec<Tensor> = maps
+                    .iter()
+                    .zip(&levels)
+                    .map(|(map, level)| {
+                        Tensor::from_vec(rounded(map), level.shape(), &Device::Cpu).unwrap()
+                    })
+                    .collect();
+                exact(&values(&run_reference(&levels, &boxes, &counts, &params)))
+            },
+        );
+    }
+}
+
+#[test]
+fn no_boxes_give_gradients_of_zeros() {
+    let level = candle_core::Var::ones((1, 4, 4, 2), DType::F32, &Device::Cpu).unwrap();
+    let boxes = Tensor::zeros((1, 3, 4), DType::F32, &Device::Cpu).unwrap();
+    let counts = Tensor::new(&[0u32], &Device::Cpu).unwrap();
+    for boxes in [boxes.clone(), boxes.narrow(1, 0, 0).unwrap()] {
+        let params = RoiAlignParams::new(2, 1, vec![1.0]);
+        let pooled = roi_align(&[&level], &boxes, &counts, &params).unwrap();
+        let gradients = pooled.sum_all().unwrap().backward().unwrap();
+        assert_eq!(values(gradients.get(level.as_tensor()).unwrap()), [0.0; 32]);
+    }
 }

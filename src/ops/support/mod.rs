@@ -1,6 +1,7 @@
 //! What all ops share. Ops don't call ops; a formula that two of them need has its one home here.
 
 pub(crate) mod activation;
+pub(crate) mod autograd;
 pub(crate) mod check;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]

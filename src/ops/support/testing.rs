@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 /// Absolute tolerance of boxes and anchors in pixels.
 pub(crate) const BOX_TOLERANCE: f32 = 1e-4;
@@ -81,4 +81,78 @@ pub(crate) fn fixture(file: &str) -> std::collections::HashMap<String, Tensor> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(file);
     candle_core::safetensors::load(&path, &Device::Cpu)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Step of differences of smooth functions computed in f64.
+pub(crate) const SMALL_STEP: f64 = 1e-6;
+
+/// Compares the gradients that an op records with central differences of its twin.
+///
+/// The function is a weighted sum of the op's output, the weights being random. Of large inputs, some entries are compared.
+/// Where the op is linear, a large step spares the twin from computing in f64.
+#[track_caller]
+pub(crate) fn assert_gradients(
+    inputs: &[Tensor],
+    step: f64,
+    op: impl Fn(&[Tensor]) -> Tensor,
+    twin: impl Fn(&[Vec<f64>]) -> Vec<f64>,
+) {
+    /// Entries compared of each input, at least.
+    const COMPARED: usize = 40;
+    /// Tolerance relative to the largest entry compared.
+    const TOLERANCE: f64 = 1e-4;
+
+    let variables: Vec<Var> = inputs.iter().map(|input| Var::from_tensor(input).unwrap()).collect();
+    let tensors: Vec<Tensor> = variables.iter().map(|var| var.as_tensor().clone()).collect();
+    let output = op(&tensors);
+    let weights = Random::new(99).tensor(output.dims());
+    let gradients = (&output * &weights).unwrap().sum_all().unwrap().backward().unwrap();
+    let weights = exact(&values(&weights));
+    let mut at: Vec<Vec<f64>> = inputs.iter().map(|input| exact(&values(input))).collect();
+    let forward = twin(&at);
+    assert_eq!(forward.len(), output.elem_count(), "the twin's output has another size");
+    for index in 0..inputs.len() {
+        let found = gradients
+            .get(&tensors[index])
+            .unwrap_or_else(|| panic!("input {index} has no gradient"));
+        assert_eq!(found.dims(), inputs[index].dims(), "gradient of input {index}");
+        let found = values(found);
+        let places: Vec<usize> =
+            (0..found.len()).step_by((found.len() / COMPARED).max(1)).collect();
+        let expected: Vec<f64> = places
+            .iter()
+            .map(|&place| {
+                let mut moved = |step: f64| {
+                    let before = at[index][place];
+                    at[index][place] += step;
+                    let out = twin(&at);
+                    at[index][place] = before;
+                    out
+                };
+                let (above, below) = (moved(step), moved(-step));
+                let terms = above.iter().zip(&below).zip(&weights);
+                terms.map(|((above, below), weight)| (above - below) * weight).sum::<f64>()
+                    / (2.0 * step)
+            })
+            .collect();
+        let largest = expected.iter().fold(1e-3, |largest: f64, v| largest.max(v.abs()));
+        for (place, expected) in places.iter().zip(expected) {
+            let difference = (f64::from(found[*place]) - expected).abs();
+            assert!(
+                difference <= TOLERANCE * largest,
+                "input {index} at {place}: gradient {}, by differences {expected}",
+                found[*place]
+            );
+        }
+    }
+}
+
+/// As f32, for twins that compute in it.
+pub(crate) fn rounded(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|value| *value as f32).collect()
+}
+
+/// From f32.
+pub(crate) fn exact(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
 }

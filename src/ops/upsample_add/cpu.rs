@@ -34,3 +34,32 @@ pub(super) fn run<E: Element>(
     );
     out
 }
+
+/// Gradient `[N, h, w, C]` of `coarse`: each value sums those of the fine pixels that it went to.
+pub(super) fn coarse_gradient(
+    gradient: &[f32],
+    [batch, coarse_height, coarse_width, channels]: [usize; 4],
+    rows: &[usize],
+    columns: &[usize],
+) -> Vec<f32> {
+    let line = coarse_width * channels;
+    let mut out = vec![0.0; batch * coarse_height * line];
+    if out.is_empty() {
+        return out;
+    }
+    out.par_chunks_exact_mut(line).enumerate().for_each(|(i, out)| {
+        let (image, coarse_y) = (i / coarse_height, i % coarse_height);
+        // The table ascends.
+        let first = rows.partition_point(|row| *row < coarse_y);
+        let last = rows.partition_point(|row| *row <= coarse_y);
+        for y in first..last {
+            let start = (image * rows.len() + y) * columns.len() * channels;
+            let pixels = gradient[start..].chunks_exact(channels);
+            for (pixel, column) in pixels.zip(columns) {
+                let out = &mut out[column * channels..][..channels];
+                out.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
+            }
+        }
+    });
+    out
+}

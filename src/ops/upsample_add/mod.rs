@@ -1,5 +1,6 @@
 //! The top-down step of a feature pyramid: a coarse map enlarged to a fine one's size, plus the fine one.
 
+mod backward;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -11,6 +12,7 @@ mod tests;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
+use super::support::autograd::record;
 use super::support::check::{argument, unsupported, with_slice};
 use super::support::cpu::element::Element;
 use crate::error::Result;
@@ -33,7 +35,7 @@ const OP: &str = "upsample_add";
 /// CPU, on the threads of the current rayon pool; CUDA, in one launch.
 ///
 /// # Gradients
-/// None.
+/// Of both: `lateral` has the output's, `coarse` the sum over the pixels that a value went to.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the arguments don't fit the table, or when a coarse map
@@ -63,13 +65,16 @@ pub fn upsample_add(coarse: &Tensor, lateral: &Tensor) -> Result<Tensor> {
     if [coarse_batch, coarse_channels] != [batch, channels] || empty {
         return Err(checked.shape_error(&expected));
     }
-    match lateral.device() {
+    let output = match lateral.device() {
         Device::Cpu if lateral.dtype() == DType::BF16 => run_on_cpu::<bf16>(coarse, lateral),
         Device::Cpu => run_on_cpu::<f32>(coarse, lateral),
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => cuda::run(coarse, lateral),
         other => Err(unsupported(OP, other)),
-    }
+    }?;
+    record(OP, &[coarse, lateral], output, || {
+        Ok(backward::UpsampleAddBackward { coarse: coarse.dims4()?.into() })
+    })
 }
 
 /// Coarse cells per fine one.

@@ -1,7 +1,9 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::*;
-use crate::ops::support::testing::{Random, assert_close, values};
+use crate::ops::support::testing::{
+    Random, assert_close, assert_gradients, exact, rounded, values,
+};
 
 #[test]
 fn agrees_with_the_definition() {
@@ -54,4 +56,41 @@ fn misfits_are_named() {
     assert!(
         message(&Tensor::zeros((1, 0, 3, 3), DType::F32, &Device::Cpu).unwrap()).contains("coarse")
     );
+}
+
+#[test]
+fn gradients_are_those_of_the_definition() {
+    let mut random = Random::new(79);
+    for (coarse_dims, dims) in [
+        ([1, 1, 1, 3], [1, 1, 1, 3]),
+        ([2, 3, 2, 3], [2, 6, 4, 3]),
+        ([1, 3, 5, 2], [1, 5, 9, 2]),
+        ([2, 5, 3, 2], [2, 3, 8, 2]),
+    ] {
+        assert_gradients(
+            &[random.tensor(&coarse_dims), random.tensor(&dims)],
+            1.0,
+            |t| upsample_add(&t[0], &t[1]).unwrap(),
+            |t| {
+                let (coarse, lateral) = (rounded(&t[0]), rounded(&t[1]));
+                exact(&reference::upsample_add(&coarse, coarse_dims, &lateral, dims))
+            },
+        );
+    }
+}
+
+/// A map that two ops read has the sum of both gradients, in whatever order they come.
+#[test]
+fn gradients_of_two_readers_add_up() {
+    let coarse = candle_core::Var::ones((1, 2, 2, 1), DType::F32, &Device::Cpu).unwrap();
+    let zeros = Tensor::zeros((1, 4, 4, 1), DType::F32, &Device::Cpu).unwrap();
+    let small = Tensor::zeros((1, 2, 2, 1), DType::F32, &Device::Cpu).unwrap();
+    for order in [[0, 1], [1, 0]] {
+        let middle = upsample_add(&coarse, &small).unwrap();
+        let readers =
+            [upsample_add(&middle, &zeros).unwrap(), upsample_add(&middle, &small).unwrap()];
+        let sums = order.map(|reader: usize| readers[reader].sum_all().unwrap());
+        let gradients = (&sums[0] + &sums[1]).unwrap().backward().unwrap();
+        assert_eq!(values(gradients.get(coarse.as_tensor()).unwrap()), [5.0; 4]);
+    }
 }

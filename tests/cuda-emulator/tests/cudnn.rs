@@ -1,5 +1,5 @@
 //! cuDNN's convolutions against the definition, and its restrictions.
-#![allow(non_snake_case, clippy::too_many_arguments)]
+#![allow(non_snake_case, clippy::too_many_arguments, clippy::not_unsafe_ptr_arg_deref)]
 mod common;
 use common::*;
 use half::{bf16, f16};
@@ -60,7 +60,7 @@ api! {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Perf {
+pub struct Perf {
     algorithm: i32,
     status: i32,
     time: f32,
@@ -193,13 +193,13 @@ impl Data {
     }
 
     fn tensor(&self) -> usize {
-        let d = made(|d| cudnnCreateTensorDescriptor(d));
+        let d = made(cudnnCreateTensorDescriptor);
         let [n, c, h, w] = self.dims.map(|v| v as i32);
         ok(cudnnSetTensor4dDescriptor(d, self.format, self.ty as i32, n, c, h, w));
         d
     }
     fn filter(&self) -> usize {
-        let d = made(|d| cudnnCreateFilterDescriptor(d));
+        let d = made(cudnnCreateFilterDescriptor);
         let [n, c, h, w] = self.dims.map(|v| v as i32);
         ok(cudnnSetFilter4dDescriptor(d, self.ty as i32, self.format, n, c, h, w));
         d
@@ -243,7 +243,7 @@ impl Case {
             let reach = shape.dilation[d] * (w[d + 2] - 1) + 1;
             (x[d + 2] + 2 * shape.pad[d] - reach) / shape.stride[d] + 1
         };
-        let conv = made(|d| cudnnCreateConvolutionDescriptor(d));
+        let conv = made(cudnnCreateConvolutionDescriptor);
         let [p, s, d] = [shape.pad, shape.stride, shape.dilation].map(|v| v.map(|v| v as i32));
         let compute = ty.compute() as i32;
         ok(cudnnSetConvolution2dDescriptor(
@@ -264,7 +264,7 @@ impl Case {
             y: Data::new(ty, format, [x[0], w[0], out(0), out(1)], 3),
             x: Data::new(ty, format, x, 1),
             w: Data::new(ty, format, w, 2),
-            handle: made(|h| cudnnCreate(h)),
+            handle: made(cudnnCreate),
             conv,
         }
     }
@@ -409,7 +409,7 @@ fn an_input_may_have_strides() {
         let (column, row, plane) = (i % w, i / w % h, i / (w * h));
         values[(plane * wide + skip + column) * h + row] = *v as f32;
     }
-    let d = made(|d| cudnnCreateTensorDescriptor(d));
+    let d = made(cudnnCreateTensorDescriptor);
     let [sn, sc] = [c * wide * h, wide * h].map(|v| v as i32);
     ok(cudnnSetTensor4dDescriptorEx(d, 0, 2, 3, 6, 5, sn, sc, 1, h as i32));
     let x = upload(&values) + (skip * h * 4) as u64;
@@ -459,7 +459,7 @@ impl Fused {
         let c = &self.case;
         let (x, w, y) = (c.x.tensor(), c.w.filter(), c.y.tensor());
         let (bias, z) = (self.bias.tensor(), self.z.tensor());
-        let act = made(|d| cudnnCreateActivationDescriptor(d));
+        let act = made(cudnnCreateActivationDescriptor);
         ok(cudnnSetActivationDescriptor(act, self.mode, 0, 0.));
         let (space, bytes) = self.space;
         let [a1, a2] = [0, 1].map(|i| &self.alpha[i] as *const f32 as *const c_void);
@@ -620,7 +620,8 @@ fn restrictions_are_errors() {
         change(&mut fused);
         fused.run()
     };
-    let cases: [(&str, i32, &dyn Fn(&mut Fused)); 12] = [
+    type Change<'a> = &'a dyn Fn(&mut Fused);
+    let cases: [(&str, i32, Change); 12] = [
         ("sigmoid", NOT_SUPPORTED, &|f| f.mode = 0),
         ("an algorithm that is not for NHWC", NOT_SUPPORTED, &|f| f.algorithm = IMPLICIT_GEMM),
         ("an algorithm that does not exist", BAD_PARAM, &|f| f.algorithm = 8),
@@ -679,7 +680,7 @@ fn restrictions_are_errors() {
     fails(&|c| c.w.ty = Ty::F16, NOT_SUPPORTED);
     fails(&|c| c.x.format = NCHW, NOT_SUPPORTED);
     fails(&|c| ok(cudnnSetConvolutionGroupCount(c.conv, 5)), BAD_PARAM);
-    fails(&|c| c.conv = made(|d| cudnnCreateConvolutionDescriptor(d)), BAD_PARAM);
+    fails(&|c| c.conv = made(cudnnCreateConvolutionDescriptor), BAD_PARAM);
     ok(cudnnDestroy(case.handle));
 }
 

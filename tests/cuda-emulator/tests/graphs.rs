@@ -98,7 +98,7 @@ fn copies_and_fills_are_replayed_and_pinned_memory_is_read_again() {
 fn ordinary_host_memory_is_captured_too_and_counted() {
     let _session = session();
     let s = stream();
-    let mut host = vec![1f32, 2.];
+    let mut host: Box<[f32]> = Box::new([1., 2.]);
     let a = upload(&[0f32; 2]);
     let graph = captured(s, 0, || ok(cuMemcpyHtoDAsync_v2(a, host.as_ptr() as *const _, 8, s)));
     host[1] = 9.;

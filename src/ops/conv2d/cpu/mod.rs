@@ -1,5 +1,6 @@
 //! Convolution on the CPU: slices in, slices out.
 
+pub(super) mod backward;
 mod tiling;
 mod unfold;
 mod winograd;
@@ -93,6 +94,20 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// The weight `[O, I, kh, kw]` that these were made from, up to rounding.
+    pub fn restore(&self) -> Vec<f32> {
+        match self {
+            Self::Direct { matrix, window: [height, width], .. } => {
+                let taps = height * width;
+                backward::taps_last(&matrix.unpack(), matrix.terms() / taps, taps, None)
+            }
+            Self::Winograd4 { weights, .. } => weights.restore(tiling::Tiles4),
+            Self::Winograd6 { weights, .. } => weights.restore(tiling::Tiles6),
+        }
+    }
+}
+
 /// Convolves an input `[N, H, W, I]` to `[N, Ho, Wo, O]`.
 pub(super) fn run<E: Element, O: Element>(
     input: &[E],
@@ -109,13 +124,7 @@ pub(super) fn run<E: Element, O: Element>(
                 let left = PlainRows { values: input, numbers: dims[3] };
                 return multiply(&left, rows, matrix, epilogue);
             }
-            let windows = unfold::Windows {
-                input,
-                dims,
-                out_size: [out_dims[1], out_dims[2]],
-                window: *window,
-                params: *params,
-            };
+            let windows = unfold::Windows::new(input, dims, out_dims, *window, *params);
             multiply(&windows, rows, matrix, epilogue)
         }
         Weights::Winograd4 { weights, padding } => {

@@ -42,6 +42,18 @@ pub(super) trait Tiling<const N: usize, const M: usize>: Copy + Send + Sync {
             [1.0 / scale, p / scale, p * p / scale]
         })
     }
+
+    /// A left inverse of `G`, from the values at 0, at the first pair of points and at infinity.
+    fn weight_restoration(self) -> [[f64; N]; 3] {
+        let matrix = self.weight_transform();
+        let p = self.points()[1];
+        let mut inverse = [[0.0; N]; 3];
+        inverse[0][0] = 1.0 / matrix[0][0];
+        inverse[1][1] = 0.5 / (p * matrix[1][0]);
+        inverse[1][2] = -0.5 / (p * matrix[2][0]);
+        inverse[2][N - 1] = 1.0;
+        inverse
+    }
 }
 
 /// Tiles of 4×4 outputs.

@@ -14,7 +14,25 @@ pub(super) struct Windows<'a, E> {
     /// `[Ho, Wo]`.
     pub out_size: [usize; 2],
     pub window: [usize; 2],
-    pub params: Conv2dParams,
+    /// Input pixels from one window to the next.
+    pub stride: usize,
+    /// Row and column of the first window's first pixel, negative in the padding.
+    pub start: [isize; 2],
+}
+
+impl<'a, E> Windows<'a, E> {
+    /// The windows of a convolution of `[N, H, W, C]` to `[N, Ho, Wo, _]`.
+    pub fn new(
+        input: &'a [E],
+        dims: [usize; 4],
+        out_dims: [usize; 4],
+        window: [usize; 2],
+        params: Conv2dParams,
+    ) -> Self {
+        let start = [-(params.padding as isize); 2];
+        let out_size = [out_dims[1], out_dims[2]];
+        Self { input, dims, out_size, window, stride: params.stride, start }
+    }
 }
 
 impl<E: Element> Rows for Windows<'_, E> {
@@ -35,11 +53,11 @@ impl<E: Element> Rows for Windows<'_, E> {
     ) {
         let [_, height, width, channels] = self.dims;
         let [out_height, out_width] = self.out_size;
-        let Conv2dParams { stride, padding } = self.params;
+        let [first_y, first_x] = self.start;
         let (x, y, image) =
             (row % out_width, row / out_width % out_height, row / out_width / out_height);
-        let top = (y * stride) as isize - padding as isize;
-        let left_edge = (x * stride) as isize - padding as isize;
+        let top = (y * self.stride) as isize + first_y;
+        let left_edge = (x * self.stride) as isize + first_x;
         // Values of one line of the window lie side by side.
         let line = self.window[1] * channels;
         let inside = left_edge >= 0 && left_edge as usize + self.window[1] <= width;

@@ -19,6 +19,7 @@ use crate::ops::support::cuda::{CONV2D, Finish, address, for_dtype, launch, of, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Algorithm {
     /// cuBLAS, from windows laid out in memory.
+    #[cfg_attr(all(feature = "cudnn", not(test)), expect(dead_code, reason = "a test's choice"))]
     Windows,
     /// cuDNN, or else as above.
     #[cfg(feature = "cudnn")]
@@ -109,12 +110,15 @@ pub(super) fn run(
         activation,
         out,
     };
-    #[cfg(feature = "cudnn")]
-    if weights.algorithm == Algorithm::Cudnn && job.run_with_cudnn()? {
-        return Ok(tensor);
+    let done = match weights.algorithm {
+        Algorithm::Windows => false,
+        #[cfg(feature = "cudnn")]
+        Algorithm::Cudnn => job.run_with_cudnn()?,
+    };
+    if !done {
+        job.multiply_windows()?;
+        job.finish()?;
     }
-    job.multiply_windows()?;
-    job.finish()?;
     Ok(tensor)
 }
 

@@ -5,6 +5,8 @@ use candle_core::DType;
 #[cfg(target_arch = "x86_64")]
 use half::bf16;
 
+use rayon::prelude::*;
+
 use super::element::Element;
 use super::kernel::{Kernel, panel_columns};
 use super::memory::AlignedBuffer;
@@ -62,6 +64,18 @@ impl PackedMatrix {
     /// What a term is.
     pub fn kernel(&self) -> Kernel {
         self.kernel
+    }
+
+    /// The entries as `[columns, terms]`, of a matrix packed from f32.
+    pub fn unpack(&self) -> Vec<f32> {
+        let (terms, width) = (self.terms, self.panel_columns());
+        let mut out = vec![0.0; self.columns * terms];
+        out.par_chunks_exact_mut(terms.max(1)).enumerate().for_each(|(column, out)| {
+            let panel = &self.panels()[column / width * terms * width..][..terms * width];
+            let entries = panel[column % width..].iter().step_by(width);
+            out.iter_mut().zip(entries).for_each(|(out, entry)| *out = *entry);
+        });
+        out
     }
 
     /// The instruction set whose kernel reads this matrix.

@@ -5,8 +5,10 @@
 //! current rayon pool, and none of them starts others.
 
 pub(crate) mod element;
+pub(crate) mod elementwise;
 pub(crate) mod kernel;
 pub(crate) mod matrix;
 pub(crate) mod memory;
+pub(crate) mod outer;
 pub(crate) mod product;
 pub(crate) mod simd;

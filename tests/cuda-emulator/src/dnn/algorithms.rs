@@ -266,16 +266,11 @@ pub unsafe extern "C" fn cudnnGetConvolution2dForwardOutputDim(
         Ok((conv, Slot::read(x, "the input's descriptor")?, Slot::read(w, "the filter's")?))
     });
     let result = all.and_then(|(conv, x, w)| {
-        let mut out = [0usize; 2];
-        for d in 0..2 {
-            let reach = conv.dilation[d] * (w.dims[d + 2] - 1) + 1;
-            let Some(room) = (x.dims[d + 2] + 2 * conv.pad[d]).checked_sub(reach) else {
-                return bad("the filter is larger than the padded input");
-            };
-            out[d] = room / conv.stride[d] + 1;
-        }
+        let (Some(height), Some(columns)) = (conv.output(0, &x, &w), conv.output(1, &x, &w)) else {
+            return bad("the filter is larger than the padded input");
+        };
         (*n, *c) = (x.dims[0] as c_int, w.dims[0] as c_int);
-        (*h, *width) = (out[0] as c_int, out[1] as c_int);
+        (*h, *width) = (height as c_int, columns as c_int);
         Ok(())
     });
     status(CALL, result)

@@ -76,6 +76,15 @@ pub struct Convolution {
     pub math: c_int,
 }
 
+impl Convolution {
+    /// Height (0) or width (1) that comes out; None when the filter is larger than the input.
+    pub fn output(&self, d: usize, x: &Tensor, w: &Filter) -> Option<usize> {
+        let reach = self.dilation[d] * (w.dims[d + 2] - 1) + 1;
+        let room = (x.dims[d + 2] + 2 * self.pad[d]).checked_sub(reach)?;
+        Some(room / self.stride[d] + 1)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Activation {
     pub mode: c_int,

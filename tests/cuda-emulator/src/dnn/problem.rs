@@ -35,18 +35,13 @@ impl Problem {
                 w.dims, x.dims[1]
             ));
         }
-        let mut want = [x.dims[0], w.dims[0], 0, 0];
-        for d in 0..2 {
-            let reach = conv.dilation[d] * (w.dims[d + 2] - 1) + 1;
-            let padded = x.dims[d + 2] + 2 * conv.pad[d];
-            if reach > padded {
-                return bad(format!(
-                    "filter {:?} is larger than the padded input {:?}",
-                    w.dims, x.dims
-                ));
-            }
-            want[d + 2] = (padded - reach) / conv.stride[d] + 1;
-        }
+        let (Some(height), Some(width)) = (conv.output(0, &x, &w), conv.output(1, &x, &w)) else {
+            return bad(format!(
+                "filter {:?} is larger than the padded input {:?}",
+                w.dims, x.dims
+            ));
+        };
+        let want = [x.dims[0], w.dims[0], height, width];
         if y.dims != want {
             return bad(format!("output {:?} where {want:?} comes out", y.dims));
         }
@@ -93,7 +88,7 @@ impl Range {
         if at == 0 {
             return Err(Refusal { status: NULL_POINTER, why: format!("{what} is null") });
         }
-        if at % ty.size() as u64 != 0 {
+        if !at.is_multiple_of(ty.size() as u64) {
             return bad(format!("{what} at {at:#x} is not aligned for {ty:?}"));
         }
         Ok(Range { what, at, bytes: (elements * ty.size()) as u64 })

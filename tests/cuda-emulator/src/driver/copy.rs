@@ -185,7 +185,7 @@ fn set<T: std::marker::Copy + Send + Sync + 'static>(
     if n == 0 {
         return OK;
     }
-    if d % width as u64 != 0 {
+    if !d.is_multiple_of(width as u64) {
         return INVALID_VALUE;
     }
     let asyn = stream.is_some();

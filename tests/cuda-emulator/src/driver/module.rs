@@ -248,7 +248,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         return INVALID_VALUE;
     }
     let shared = (*f).kernel.shared_size + dynamic;
-    let by_shared = if shared == 0 { 32 } else { 164 * 1024 / shared };
+    let by_shared = (164usize * 1024).checked_div(shared).unwrap_or(32);
     *n = (2048 / block as usize).min(32).min(by_shared) as c_int;
     OK
 }

@@ -1,5 +1,7 @@
 //! Weights as Winograd's method multiplies them.
 
+use rayon::prelude::*;
+
 use super::super::tiling::Tiling;
 use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{TileSize, TileSizeOf};
@@ -41,6 +43,38 @@ impl Weights {
             isa.run(PanelTransform { matrix, weight, inputs, columns, out });
         });
         Self { isa, inputs, outputs, tile, values, bias: bias.to_vec() }
+    }
+
+    /// The weight `[O, I, 3, 3]` that these were made from, up to rounding.
+    pub(in crate::ops::conv2d::cpu) fn restore<const N: usize, const M: usize>(
+        &self,
+        tiling: impl Tiling<N, M>,
+    ) -> Vec<f32> {
+        let inverse = tiling.weight_restoration();
+        let Self { inputs, tile: TileSize { columns, .. }, .. } = *self;
+        let mut out = vec![0.0; self.outputs * inputs * 9];
+        out.par_chunks_exact_mut(inputs * 9).enumerate().for_each(|(output, out)| {
+            let panel = output / columns * N * N * inputs * columns;
+            for (input, out) in out.chunks_exact_mut(9).enumerate() {
+                let value = |point: usize| {
+                    let place = panel + (point * inputs + input) * columns + output % columns;
+                    f64::from(self.values.values()[place])
+                };
+                for (tap, out) in out.iter_mut().enumerate() {
+                    let (rows, columns) = (inverse[tap / 3], inverse[tap % 3]);
+                    let mut sum = 0.0;
+                    for (i, row) in rows.iter().enumerate().filter(|(_, row)| **row != 0.0) {
+                        for (j, column) in columns.iter().enumerate() {
+                            if *column != 0.0 {
+                                sum += row * column * value(i * N + j);
+                            }
+                        }
+                    }
+                    *out = sum as f32;
+                }
+            }
+        });
+        out
     }
 }
 

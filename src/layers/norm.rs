@@ -1,0 +1,83 @@
+//! Batch norms after convolutions.
+
+use candle_core::{Tensor, Var};
+use candle_nn::{Init, VarBuilder};
+
+use super::get_f32;
+use crate::error::Result;
+use crate::ops::{Activation, batch_norm};
+
+/// Share of a batch's statistics in the running ones: torch's default.
+const MOMENTUM: f64 = 0.1;
+
+/// The batch norm after a convolution.
+#[derive(Clone)]
+pub struct NormAt<'a> {
+    /// Where its `weight`, `bias`, `running_mean` and `running_var` are.
+    pub weights: VarBuilder<'a>,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// The two forms of a batch norm.
+pub(super) enum LoadedNorm {
+    /// All constants: `x · scale + bias`.
+    Fixed { scale: Tensor, bias: Tensor },
+    /// Some variables.
+    Live(BatchNorm),
+}
+
+impl NormAt<'_> {
+    pub(super) fn load(&self, channels: usize) -> Result<LoadedNorm> {
+        let get =
+            |name: &str, first: f64| get_f32(&self.weights, channels, name, Init::Const(first));
+        // Statistics first: they tell the source of the tensors that this is a norm.
+        let (mean, variance) = (get("running_mean", 0.0)?, get("running_var", 1.0)?);
+        let (weight, bias) = (get("weight", 1.0)?, get("bias", 0.0)?);
+        if [&mean, &variance, &weight, &bias].iter().any(|tensor| tensor.track_op()) {
+            let statistics = [Var::from_tensor(&mean)?, Var::from_tensor(&variance)?];
+            return Ok(LoadedNorm::Live(BatchNorm { weight, bias, statistics, eps: self.eps }));
+        }
+        // In the order of operations that the reference has.
+        let scale = weight.mul(&(variance + self.eps)?.sqrt()?.recip()?)?;
+        let bias = (bias - (mean * &scale)?)?;
+        Ok(LoadedNorm::Fixed { scale, bias })
+    }
+}
+
+/// A batch norm that uses the statistics of the batch, and keeps running ones for inference.
+#[derive(Debug, Clone)]
+pub(super) struct BatchNorm {
+    weight: Tensor,
+    bias: Tensor,
+    /// Mean and variance.
+    statistics: [Var; 2],
+    eps: f64,
+}
+
+impl BatchNorm {
+    /// Normalises `[N, H, W, C]`, and moves the running statistics.
+    pub fn apply(
+        &self,
+        input: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+    ) -> Result<Tensor> {
+        let Self { weight, bias, eps, .. } = self;
+        let normed = batch_norm(input, weight, bias, residual, activation, *eps)?;
+        let values = input.elem_count() / weight.elem_count();
+        if values > 1 {
+            // Running variances are unbiased, those that normalise are not.
+            let unbiased = values as f64 / (values - 1) as f64;
+            self.move_statistic(0, &normed.mean)?;
+            self.move_statistic(1, &(normed.variance * unbiased)?)?;
+        }
+        Ok(normed.output)
+    }
+
+    fn move_statistic(&self, index: usize, batch: &Tensor) -> Result<()> {
+        let running = &self.statistics[index];
+        let kept = (running.as_detached_tensor() * (1.0 - MOMENTUM))?;
+        Ok(running.set(&(kept + (batch * MOMENTUM)?)?)?)
+    }
+}

@@ -1,0 +1,255 @@
+//! Gradients of a convolution on the CPU: slices in, slices out.
+//!
+//! The input's gradient is itself a convolution of the output's:
+//! 1. with stride 1, with each filter's taps in reverse order and inputs and outputs exchanged, so that Winograd's method
+//!    serves it as well;
+//! 2. with stride s, one such convolution for each of the s·s phases of an input pixel, with every s-th tap;
+//! 3. of a window that covers the whole input, a plain product.
+//!
+//! The weight's gradient is a product over pixels of the output's gradient with the input's windows.
+
+use rayon::prelude::*;
+
+use super::super::Conv2dParams;
+use super::unfold::Windows;
+use super::{Algorithm, Weights, run};
+use crate::ops::support::activation::Activation;
+use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
+use crate::ops::support::cpu::outer::multiply_transposed;
+use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
+use crate::ops::support::isa::Isa;
+
+const PLAIN: Epilogue<'static> = Epilogue { residual: None, activation: Activation::None };
+
+/// Sizes of a convolution of which gradients are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ops::conv2d) struct Sizes {
+    /// `[O, I, kh, kw]`.
+    pub weight: [usize; 4],
+    /// `[N, H, W, I]`.
+    pub input: [usize; 4],
+    /// `[N, Ho, Wo, O]`.
+    pub output: [usize; 4],
+    pub params: Conv2dParams,
+}
+
+impl Sizes {
+    fn window_covers_input(&self) -> bool {
+        let [_, _, height, width] = self.weight;
+        self.params.padding == 0 && self.input[1..3] == [height, width]
+    }
+}
+
+/// Gradient `[N, H, W, I]` of the input from that of the output.
+pub(in crate::ops::conv2d) fn input_gradient(
+    isa: Isa,
+    weight: &[f32],
+    gradient: &[f32],
+    sizes: &Sizes,
+) -> Vec<f32> {
+    let [outputs, inputs, height, width] = sizes.weight;
+    let Conv2dParams { stride, padding } = sizes.params;
+    if height * width > 1 && sizes.window_covers_input() {
+        return covering_input_gradient(isa, weight, gradient, sizes);
+    }
+    if stride == 1 && height == width && padding < height {
+        let flipped = flip(weight, sizes.weight);
+        let dims = [inputs, outputs, height, width];
+        let params = Conv2dParams { stride: 1, padding: height - 1 - padding };
+        let algorithm = Algorithm::choose(dims, params);
+        let weights = Weights::new(isa, algorithm, &flipped, dims, &vec![0.0; inputs], params);
+        return run(gradient, sizes.output, sizes.input, &weights, PLAIN);
+    }
+    let mut out = vec![0.0; sizes.input.iter().product()];
+    for phase_y in 0..stride {
+        for phase_x in 0..stride {
+            add_phase(isa, weight, gradient, sizes, [phase_y, phase_x], &mut out);
+        }
+    }
+    out
+}
+
+/// `[O, I, kh, kw]` → `[I, O, kh, kw]` with taps in reverse order.
+fn flip(weight: &[f32], [outputs, inputs, height, width]: [usize; 4]) -> Vec<f32> {
+    let taps = height * width;
+    let mut flipped = vec![0.0; weight.len()];
+    flipped.par_chunks_exact_mut(outputs * taps).enumerate().for_each(|(input, filter)| {
+        for (output, filter) in filter.chunks_exact_mut(taps).enumerate() {
+            let source = &weight[(output * inputs + input) * taps..][..taps];
+            filter.iter_mut().zip(source.iter().rev()).for_each(|(to, from)| *to = *from);
+        }
+    });
+    flipped
+}
+
+/// `[O, I, taps]` → `[O, taps, I]`.
+fn taps_first(weight: &[f32], inputs: usize, taps: usize) -> Vec<f32> {
+    let mut out = vec![0.0; weight.len()];
+    out.par_chunks_exact_mut(inputs * taps).zip(weight.par_chunks_exact(inputs * taps)).for_each(
+        |(out, weight)| {
+            for (tap, out) in out.chunks_exact_mut(inputs).enumerate() {
+                let from = weight[tap..].iter().step_by(taps);
+                out.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }
+        },
+    );
+    out
+}
+
+/// `[O, taps, I]` → `[O, I, taps]`, times `scale[o]`.
+pub(super) fn taps_last(
+    values: &[f32],
+    inputs: usize,
+    taps: usize,
+    scale: Option<&[f32]>,
+) -> Vec<f32> {
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_exact_mut(inputs * taps)
+        .zip(values.par_chunks_exact(inputs * taps))
+        .enumerate()
+        .for_each(|(output, (out, values))| {
+            let scale = scale.map_or(1.0, |scale| scale[output]);
+            for (tap, values) in values.chunks_exact(inputs).enumerate() {
+                let to = out[tap..].iter_mut().step_by(taps);
+                to.zip(values).for_each(|(to, from)| *to = scale * from);
+            }
+        });
+    out
+}
+
+/// Every output pixel has an image of its own: its gradient is multiplied with all taps at once.
+fn covering_input_gradient(isa: Isa, weight: &[f32], gradient: &[f32], sizes: &Sizes) -> Vec<f32> {
+    let [outputs, inputs, height, width] = sizes.weight;
+    let columns = height * width * inputs;
+    let by_tap = taps_first(weight, inputs, height * width);
+    let source = Source {
+        values: &by_tap,
+        taps: 1,
+        inputs: outputs,
+        outputs: columns,
+        tap_stride: 0,
+        input_stride: columns,
+        output_stride: 1,
+    };
+    let matrix = PackedMatrix::new(isa, source, &vec![0.0; columns]);
+    let left = PlainRows { values: gradient, numbers: outputs };
+    multiply(&left, sizes.output[0], &matrix, PLAIN)
+}
+
+/// One axis of a phase: the input pixels `phase, phase + stride, …`.
+struct PhaseAxis {
+    /// Number of pixels.
+    pixels: usize,
+    /// Taps that reach them, last first.
+    taps: Vec<usize>,
+    /// Output pixel under the first of these taps, for the first pixel.
+    start: isize,
+}
+
+impl PhaseAxis {
+    /// Tap `d` of output pixel `q` lies on input pixel `q · stride + d − padding`.
+    fn new(phase: usize, size: usize, window: usize, params: Conv2dParams) -> Self {
+        let Conv2dParams { stride, padding } = params;
+        let taps: Vec<usize> =
+            ((phase + padding) % stride..window).step_by(stride).collect::<Vec<_>>();
+        let last = taps.last().copied().unwrap_or(0);
+        Self {
+            pixels: size.saturating_sub(phase).div_ceil(stride),
+            start: ((phase + padding) as isize - last as isize) / stride as isize,
+            taps: taps.into_iter().rev().collect(),
+        }
+    }
+}
+
+/// Writes the gradient of the input pixels of one phase.
+fn add_phase(
+    isa: Isa,
+    weight: &[f32],
+    gradient: &[f32],
+    sizes: &Sizes,
+    phase: [usize; 2],
+    out: &mut [f32],
+) {
+    let [outputs, inputs, window_height, window_width] = sizes.weight;
+    let [batch, height, width, _] = sizes.input;
+    let stride = sizes.params.stride;
+    let rows = PhaseAxis::new(phase[0], height, window_height, sizes.params);
+    let columns = PhaseAxis::new(phase[1], width, window_width, sizes.params);
+    let taps: Vec<usize> = rows
+        .taps
+        .iter()
+        .flat_map(|row| columns.taps.iter().map(move |column| row * window_width + column))
+        .collect();
+    if taps.is_empty() || rows.pixels * columns.pixels == 0 {
+        return;
+    }
+    let all_taps = window_height * window_width;
+    let mut chosen = vec![0.0; inputs * taps.len() * outputs];
+    chosen.par_chunks_exact_mut(taps.len() * outputs).enumerate().for_each(|(input, chosen)| {
+        for (chosen, tap) in chosen.chunks_exact_mut(outputs).zip(&taps) {
+            let from = weight[input * all_taps + tap..].iter().step_by(inputs * all_taps);
+            chosen.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
+    });
+    let source = Source {
+        values: &chosen,
+        taps: taps.len(),
+        inputs: outputs,
+        outputs: inputs,
+        tap_stride: outputs,
+        input_stride: 1,
+        output_stride: taps.len() * outputs,
+    };
+    let matrix = PackedMatrix::new(isa, source, &vec![0.0; inputs]);
+    let windows = Windows {
+        input: gradient,
+        dims: sizes.output,
+        out_size: [rows.pixels, columns.pixels],
+        window: [rows.taps.len(), columns.taps.len()],
+        stride: 1,
+        start: [rows.start, columns.start],
+    };
+    let part = multiply(&windows, batch * rows.pixels * columns.pixels, &matrix, PLAIN);
+    let line = width * inputs;
+    out.par_chunks_exact_mut(line).enumerate().for_each(|(i, out)| {
+        let (image, y) = (i / height, i % height);
+        if y % stride != phase[0] {
+            return;
+        }
+        let first = (image * rows.pixels + y / stride) * columns.pixels;
+        let part = &part[first * inputs..][..columns.pixels * inputs];
+        for (x, part) in part.chunks_exact(inputs).enumerate() {
+            out[(x * stride + phase[1]) * inputs..][..inputs].copy_from_slice(part);
+        }
+    });
+}
+
+/// Gradient `[O, I, kh, kw]` of the weight, times `scale[o]`.
+pub(in crate::ops::conv2d) fn weight_gradient(
+    isa: Isa,
+    input: &[f32],
+    gradient: &[f32],
+    sizes: &Sizes,
+    scale: Option<&[f32]>,
+) -> Vec<f32> {
+    let [outputs, inputs, height, width] = sizes.weight;
+    let taps = height * width;
+    let terms = taps * inputs;
+    let one_to_one = taps == 1 && sizes.params == Conv2dParams { stride: 1, padding: 0 };
+    let mut by_tap = if one_to_one {
+        let rows = PlainRows { values: input, numbers: terms };
+        multiply_transposed(isa, gradient, outputs, &rows, terms)
+    } else {
+        let windows = Windows::new(input, sizes.input, sizes.output, [height, width], sizes.params);
+        multiply_transposed(isa, gradient, outputs, &windows, terms)
+    };
+    if taps > 1 {
+        return taps_last(&by_tap, inputs, taps, scale);
+    }
+    if let Some(scale) = scale {
+        for (values, scale) in by_tap.chunks_exact_mut(inputs).zip(scale) {
+            values.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+    by_tap
+}

@@ -1,0 +1,176 @@
+//! Transposed convolution with weights that training changes.
+
+use candle_core::{Device, Tensor};
+
+use super::{OP, PreparedConvTranspose2d, Weights, cpu};
+use crate::error::Result;
+use crate::ops::support::activation::Activation;
+use crate::ops::support::autograd::{Backward, record};
+use crate::ops::support::check::{unsupported, with_slice};
+use crate::ops::support::cpu::elementwise::through_activation;
+use crate::ops::support::cpu::outer::column_sums;
+use crate::ops::support::isa::Isa;
+
+/// The weights of a transposed convolution as training has them: variables or constants, in torch's layout.
+#[derive(Debug, Clone)]
+pub struct TrainableConvTranspose2d {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl TrainableConvTranspose2d {
+    /// The layer with these weights. The tensors are kept, not copied: each call of [`conv_transpose2d_trainable`] reads
+    /// the values that they then have.
+    ///
+    /// # Shapes
+    /// | argument | shape | dtype | |
+    /// | --- | --- | --- | --- |
+    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32 | variable or constant |
+    /// | `bias` | `[O]` | f32 | variable or constant |
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
+    /// [`Error::Device`](crate::Error::Device) when the tensors don't fit the table.
+    pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        super::check_weights(weight, bias)?;
+        Ok(Self { weight: weight.clone(), bias: bias.clone() })
+    }
+}
+
+/// [`conv_transpose2d`](super::conv_transpose2d()) with gradients of input, weight and bias, as far as they are tracked.
+///
+/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
+/// The gradient of ReLU at 0 is 0.
+///
+/// # Shapes
+/// As for [`conv_transpose2d`](super::conv_transpose2d()).
+///
+/// # Devices
+/// CPU, on the threads of the current rayon pool.
+///
+/// # Gradients
+/// Of `input`, and the weight and bias of `weights`.
+///
+/// # Errors
+/// As for [`conv_transpose2d`](super::conv_transpose2d()).
+///
+/// # Example
+/// ```
+/// use candle_core::{DType, Device, Tensor, Var};
+/// use candle_detection::ops::{Activation, TrainableConvTranspose2d, conv_transpose2d_trainable};
+///
+/// let weight = Var::ones((4, 6, 2, 2), DType::F32, &Device::Cpu)?;
+/// let bias = Tensor::zeros(6, DType::F32, &Device::Cpu)?;
+/// let weights = TrainableConvTranspose2d::new(&weight, &bias)?;
+/// let features = Tensor::ones((2, 3, 5, 4), DType::F32, &Device::Cpu)?;
+/// let out = conv_transpose2d_trainable(&features, &weights, Activation::Relu)?;
+/// let gradients = out.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&weight).map(|g| g.dims()), Some(&[4, 6, 2, 2][..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn conv_transpose2d_trainable(
+    input: &Tensor,
+    weights: &TrainableConvTranspose2d,
+    activation: Activation,
+) -> Result<Tensor> {
+    let TrainableConvTranspose2d { weight, bias } = weights;
+    let prepared = PreparedConvTranspose2d::new(&weight.detach(), &bias.detach())?;
+    let output = super::run(input, &prepared, activation)?;
+    record(OP, &[input, weight, bias], output, || {
+        Ok(ConvTranspose2dBackward { input: input.detach(), weight: weight.detach(), activation })
+    })
+}
+
+struct ConvTranspose2dBackward {
+    input: Tensor,
+    weight: Tensor,
+    activation: Activation,
+}
+
+impl Backward for ConvTranspose2dBackward {
+    fn reads_output(&self) -> bool {
+        self.activation == Activation::Relu
+    }
+
+    fn backward(
+        &self,
+        output: Option<&Tensor>,
+        gradient: &Tensor,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = through_activation(self.activation, output, gradient)?;
+        let device = gradient.device();
+        if !matches!(device, Device::Cpu) {
+            return Err(unsupported("gradients of conv_transpose2d", device));
+        }
+        let isa = Isa::preferred();
+        let (inputs, outputs, ..) = self.weight.dims4()?;
+        let width = self.input.dim(2)?;
+        let of_weight = wanted[1].then(|| -> Result<Tensor> {
+            let values = with_slice(&self.input, |input| {
+                with_slice(&gradient, |gradient| {
+                    cpu::weight_gradient(isa, input, gradient, [inputs, outputs], width)
+                })
+            })??;
+            Ok(Tensor::from_vec(values, self.weight.shape(), device)?)
+        });
+        let of_bias = wanted[2].then(|| -> Result<Tensor> {
+            let sums = with_slice(&gradient, |gradient| column_sums(gradient, outputs))?;
+            Ok(Tensor::from_vec(sums, outputs, device)?)
+        });
+        let of_input = wanted[0].then(|| -> Result<Tensor> {
+            let values = with_slice(&self.weight, |weight| {
+                with_slice(&gradient, |gradient| {
+                    cpu::input_gradient(isa, weight, gradient, [inputs, outputs], width)
+                })
+            })??;
+            Ok(Tensor::from_vec(values, self.input.shape(), device)?)
+        });
+        Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?])
+    }
+}
+
+/// Makes `output` differentiable where the weights are constants.
+pub(super) fn record_prepared(
+    input: &Tensor,
+    weights: &PreparedConvTranspose2d,
+    activation: Activation,
+    output: Tensor,
+) -> Result<Tensor> {
+    record(OP, &[input], output, || {
+        let (weights, input) = (weights.clone(), input.dims4()?.into());
+        Ok(PreparedBackward { weights, input, activation })
+    })
+}
+
+struct PreparedBackward {
+    weights: PreparedConvTranspose2d,
+    /// `[N, H, W, I]`.
+    input: [usize; 4],
+    activation: Activation,
+}
+
+impl Backward for PreparedBackward {
+    fn reads_output(&self) -> bool {
+        self.activation == Activation::Relu
+    }
+
+    fn backward(
+        &self,
+        output: Option<&Tensor>,
+        gradient: &Tensor,
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = through_activation(self.activation, output, gradient)?;
+        let dims = self.weights.dims;
+        let weight = match &self.weights.weights {
+            Weights::Cpu(weights) => cpu::restore(weights),
+            #[allow(unreachable_patterns, reason = "other devices are features")]
+            _ => return Err(unsupported("gradients of conv_transpose2d", self.weights.device())),
+        };
+        let values = with_slice(&gradient, |gradient| {
+            cpu::input_gradient(Isa::preferred(), &weight, gradient, dims, self.input[2])
+        })?;
+        Ok(vec![Some(Tensor::from_vec(values, &self.input, gradient.device())?)])
+    }
+}

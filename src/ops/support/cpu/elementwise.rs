@@ -1,0 +1,57 @@
+//! Passes over whole tensors, on all threads.
+
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+
+use crate::error::Result;
+use crate::ops::support::activation::Activation;
+use crate::ops::support::check::with_slice;
+
+/// Values that a task works on.
+const CHUNK: usize = 1 << 15;
+
+/// `a + b` of contiguous tensors of one shape.
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    map2(a, b, |a, b| a + b, |a, b| a.add(b))
+}
+
+/// The gradient in front of an activation, from that behind it and the activation's output. ReLU's is 0 at 0.
+pub(crate) fn through_activation(
+    activation: Activation,
+    output: Option<&Tensor>,
+    gradient: &Tensor,
+) -> Result<Tensor> {
+    match (activation, output) {
+        (Activation::Relu, Some(output)) => map2(
+            output,
+            gradient,
+            |output, gradient| if output > 0.0 { gradient } else { 0.0 },
+            |output, gradient| output.gt(0f32)?.to_dtype(gradient.dtype())?.mul(gradient),
+        ),
+        _ => Ok(gradient.clone()),
+    }
+}
+
+/// Combines two tensors: on the CPU with `on_cpu`, elsewhere with candle's ops.
+fn map2(
+    a: &Tensor,
+    b: &Tensor,
+    on_cpu: impl Fn(f32, f32) -> f32 + Sync,
+    elsewhere: impl Fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>,
+) -> Result<Tensor> {
+    if !matches!(a.device(), Device::Cpu) {
+        return Ok(elsewhere(a, b)?);
+    }
+    let values = with_slice::<f32, _>(a, |a| {
+        with_slice::<f32, _>(b, |b| {
+            let mut out = Vec::with_capacity(a.len());
+            a.par_iter()
+                .with_min_len(CHUNK)
+                .zip(b)
+                .map(|(a, b)| on_cpu(*a, *b))
+                .collect_into_vec(&mut out);
+            out
+        })
+    })??;
+    Ok(Tensor::from_vec(values, a.shape(), a.device())?)
+}

@@ -1,0 +1,471 @@
+//! Whole runs on a narrow model: learning, interruption, ranks.
+#![cfg(feature = "train")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use candle_detection::checkpoint::{Checkpoint, Loading};
+use candle_detection::config::ModelConfig;
+use candle_detection::structures::{BoxXyxy, ImageSize, Rle, Target};
+use candle_detection::train::parallel::{Alone, Communicator, ThreadCommunicator};
+use candle_detection::train::{
+    Batch, BatchSource, Course, Ending, EpochReport, Flow, Freezing, Momentum, Network, Observer,
+    ParameterGroups, Position, Random, RunFolder, Schedule, StepReport, Trainer, TrainerOptions,
+    UpdateRule, WarmUp,
+};
+use candle_detection::{Detector, Error, ImageInput, Result};
+use common::{fixtures, largest_difference, values};
+
+fn config() -> ModelConfig {
+    let mut config = ModelConfig::load(&fixtures().join("tiny_r18.toml")).unwrap();
+    config.training.rpn.samples_per_image = 32;
+    config.training.rpn.pre_nms_top_n = 40;
+    config.training.rpn.post_nms_top_n = 40;
+    config.training.roi.samples_per_image = 32;
+    config
+}
+
+fn network() -> Network {
+    let config = config();
+    let checkpoint = Checkpoint::open(&fixtures().join("tiny_r18.safetensors")).unwrap();
+    let freezing = Freezing::backbone(&config, 5);
+    Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
+        .unwrap()
+        .0
+}
+
+/// Four pictures of one rectangle each, light on dark; class and shape go together.
+struct Rectangles {
+    batch: usize,
+    rank: usize,
+    ranks: usize,
+    /// The position whose batch has a pixel that is not a number.
+    poisoned: Option<Position>,
+}
+
+const PICTURES: usize = 4;
+const SIZE: ImageSize = ImageSize { height: 72, width: 96 };
+
+impl Rectangles {
+    fn new(batch: usize) -> Self {
+        Self { batch, rank: 0, ranks: 1, poisoned: None }
+    }
+
+    fn picture(index: usize) -> (ImageInput, Target) {
+        let (label, [x1, y1, x2, y2]) = [
+            (1, [12usize, 10, 44, 60]),
+            (2, [30, 20, 84, 44]),
+            (3, [50, 8, 74, 34]),
+            (1, [8, 16, 40, 66]),
+        ][index % PICTURES];
+        let inside = |x: usize, y: usize| (x1..x2).contains(&x) && (y1..y2).contains(&y);
+        let mut random = Random::new(index as u64);
+        let mut bytes = Vec::new();
+        let mut mask = image::GrayImage::new(SIZE.width as u32, SIZE.height as u32);
+        for y in 0..SIZE.height {
+            for x in 0..SIZE.width {
+                let base = if inside(x, y) { 150 + 30 * label as usize } else { 40 };
+                bytes.extend([0, 1, 2].map(|_| (base + random.below(12)) as u8));
+                mask.put_pixel(x as u32, y as u32, image::Luma([u8::from(inside(x, y))]));
+            }
+        }
+        let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(|side| side as f32);
+        let target = Target {
+            image_id: index as u64,
+            boxes: vec![BoxXyxy { x1, y1, x2, y2 }],
+            labels: vec![label],
+            masks: vec![Rle::from_bitmap(&mask).unwrap()],
+        };
+        (ImageInput::from_rgb8(SIZE.width, SIZE.height, bytes).unwrap(), target)
+    }
+}
+
+impl BatchSource for Rectangles {
+    fn batches_per_epoch(&self) -> usize {
+        PICTURES / self.batch / self.ranks
+    }
+
+    fn batch(&mut self, position: Position) -> Result<Batch> {
+        let first = (position.index * self.ranks + self.rank) * self.batch;
+        let shift = position.epoch as usize;
+        let pairs = (first..first + self.batch).map(|i| Self::picture((i + shift) % PICTURES));
+        let (mut images, targets): (Vec<_>, Vec<_>) = pairs.unzip();
+        if self.poisoned == Some(position) {
+            let planes = Tensor::full(f32::NAN, (3, SIZE.height, SIZE.width), &Device::Cpu)?;
+            images[0] = ImageInput::from_tensor(&planes)?;
+        }
+        Ok(Batch { images, targets, min_size: None })
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    steps: Vec<StepReport>,
+    epochs: u64,
+    scores: Vec<f64>,
+    stop_at: Option<u64>,
+}
+
+impl Observer for Log {
+    fn step(&mut self, report: &StepReport) -> Result<Flow> {
+        self.steps.push(*report);
+        Ok(if self.stop_at == Some(report.step) { Flow::Stop } else { Flow::Continue })
+    }
+
+    fn epoch(&mut self, report: &EpochReport<'_>) -> Result<Option<f64>> {
+        self.epochs = report.epoch;
+        Ok(self.scores.get(report.epoch as usize - 1).copied())
+    }
+}
+
+fn options(epochs: u64) -> TrainerOptions {
+    TrainerOptions {
+        epochs,
+        seed: 3,
+        schedule: Schedule {
+            rate: 0.01,
+            warm_up: WarmUp { steps: 5, start: 0.1 },
+            course: Course::Constant,
+        },
+        rule: UpdateRule::Sgd(Momentum::Heavy(0.9)),
+        groups: ParameterGroups::uniform(1e-4),
+        clip_norm: Some(5.0),
+        batches_per_update: 1,
+        average: Some(0.9),
+        snapshot_every: None,
+    }
+}
+
+fn trainer(options: TrainerOptions, folder: Option<&Path>) -> Trainer {
+    let folder = folder.map(|path| RunFolder::new(path, 2));
+    Trainer::new(network(), options, folder, Arc::new(Alone)).unwrap()
+}
+
+fn weights(trainer: &Trainer) -> BTreeMap<String, Tensor> {
+    let all = trainer.network().parameters().all();
+    all.into_iter().map(|p| (p.name, p.var.as_detached_tensor().copy().unwrap())).collect()
+}
+
+#[track_caller]
+fn assert_same(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>, tolerance: f32) {
+    assert!(a.keys().eq(b.keys()));
+    for (name, tensor) in a {
+        let difference = largest_difference(tensor, &b[name]);
+        assert!(difference <= tolerance, "{name} differs by {difference}");
+    }
+}
+
+/// What is shown often enough is found again, where it is and as what it is.
+#[test]
+fn four_pictures_are_learned_by_heart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(150);
+    options.average = None;
+    let mut trainer = trainer(options, Some(folder.path()));
+    let mut log = Log::default();
+    let ending = trainer.run(&mut Rectangles::new(2), &mut log).unwrap();
+    assert_eq!(ending, Ending::Complete);
+    let mean = |reports: &[StepReport]| {
+        reports.iter().map(|report| report.losses.total()).sum::<f32>() / reports.len() as f32
+    };
+    let (first, last) = (mean(&log.steps[..8]), mean(&log.steps[log.steps.len() - 8..]));
+    assert!(last < 0.2 * first, "{first} → {last}");
+    let snapshot = RunFolder::new(folder.path(), 2).snapshots().unwrap().pop().unwrap();
+    let detector =
+        Detector::from_files(&fixtures().join("tiny_r18.toml"), &snapshot.model()).unwrap();
+    for index in 0..PICTURES {
+        let (image, target) = Rectangles::picture(index);
+        let found = detector.detect(&image).unwrap();
+        let best = found.instances.first().unwrap();
+        assert!(best.score > 0.8 && best.label == target.labels[0], "{index}: {best:?}");
+        let (a, b) = (best.bbox, target.boxes[0]);
+        let width = (a.x2.min(b.x2) - a.x1.max(b.x1)).max(0.0);
+        let height = (a.y2.min(b.y2) - a.y1.max(b.y1)).max(0.0);
+        let shared = width * height;
+        let either = a.width() * a.height() + b.width() * b.height() - shared;
+        assert!(shared / either > 0.8, "{index}: {a:?} {b:?}");
+        let mask = best.mask.as_ref().unwrap().binarize(0.5);
+        let truth = target.masks[0].to_bitmap().unwrap();
+        let pairs = || mask.as_raw().iter().zip(truth.as_raw());
+        let both = pairs().filter(|(a, b)| **a > 0 && **b > 0).count();
+        let any = pairs().filter(|(a, b)| **a > 0 || **b > 0).count();
+        assert!(both as f64 > 0.8 * any as f64, "{index}: {both} of {any}");
+    }
+}
+
+/// A run that stops after any update and is resumed by another process ends in the same bits.
+#[test]
+fn a_resumed_run_ends_as_the_unbroken_one() {
+    let mut accumulating = options(3);
+    accumulating.batches_per_update = 3;
+    accumulating.snapshot_every = Some(1);
+    let mut adam = options(2);
+    adam.rule = UpdateRule::ADAM_W;
+    adam.schedule.rate = 1e-3;
+    for options in [accumulating, adam] {
+        let mut unbroken = trainer(options.clone(), None);
+        let mut log = Log::default();
+        unbroken.run(&mut Rectangles::new(1), &mut log).unwrap();
+        let steps = log.steps.len() as u64;
+        let folder = tempfile::tempdir().unwrap();
+        for stop_at in 1..=steps {
+            let mut resumed = trainer(options.clone(), Some(folder.path()));
+            let found = resumed.resume().unwrap();
+            assert_eq!(found, (stop_at > 1).then_some(stop_at - 1));
+            let mut part = Log { stop_at: Some(stop_at), ..Log::default() };
+            assert_eq!(resumed.run(&mut Rectangles::new(1), &mut part).unwrap(), Ending::Stopped);
+            assert_eq!(part.steps.len(), 1);
+            assert_eq!(part.steps[0].losses, log.steps[stop_at as usize - 1].losses);
+            if stop_at == steps {
+                assert_same(&weights(&resumed), &weights(&unbroken), 0.0);
+                let tensors = |trainer: &Trainer| trainer.average().unwrap().into_iter().collect();
+                assert_same(&tensors(&resumed), &tensors(&unbroken), 0.0);
+            }
+        }
+        let folder = RunFolder::new(folder.path(), 2);
+        assert_eq!(folder.snapshots().unwrap().len(), 2);
+    }
+}
+
+/// Where the process of [`a_killed_run_ends_as_the_unbroken_one`] trains.
+const KILLED_RUN: &str = "CANDLE_DETECTION_KILLED_RUN";
+
+fn options_of_the_killed_run() -> TrainerOptions {
+    let mut options = options(30);
+    options.snapshot_every = Some(1);
+    options
+}
+
+#[test]
+#[ignore = "a process for a_killed_run_ends_as_the_unbroken_one"]
+fn process_to_be_killed() {
+    let folder = std::env::var_os(KILLED_RUN).unwrap();
+    let mut trainer = trainer(options_of_the_killed_run(), Some(Path::new(&folder)));
+    trainer.resume().unwrap();
+    trainer.run(&mut Rectangles::new(2), &mut Log::default()).unwrap();
+}
+
+/// Killed at any moment, also while a snapshot is being written, a run goes on as if nothing had happened.
+#[test]
+fn a_killed_run_ends_as_the_unbroken_one() {
+    let mut unbroken = trainer(options_of_the_killed_run(), None);
+    unbroken.run(&mut Rectangles::new(2), &mut Log::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunFolder::new(folder.path(), 2);
+    let last_step = || run.snapshots().unwrap().last().map_or(0, |snapshot| snapshot.step);
+    let mut kills = 0;
+    loop {
+        let before = last_step();
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["process_to_be_killed", "--exact", "--ignored"])
+            .env(KILLED_RUN, folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Some steps later, and a little longer each time, so that it dies in different places.
+        while last_step() < before + 9 && process.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(3 * kills));
+        process.kill().unwrap();
+        if process.wait().unwrap().success() {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills >= 3, "killed {kills} times");
+    let mut resumed = trainer(options_of_the_killed_run(), Some(folder.path()));
+    assert_eq!(resumed.resume().unwrap(), Some(60));
+    assert_same(&weights(&resumed), &weights(&unbroken), 0.0);
+}
+
+/// A snapshot that was being written when the process died is no snapshot.
+#[test]
+fn what_is_half_written_is_not_resumed_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = trainer(options(1), Some(folder.path()));
+    first.run(&mut Rectangles::new(2), &mut Log::default()).unwrap();
+    let half = folder.path().join(".step-0000000009.tmp");
+    std::fs::create_dir(&half).unwrap();
+    std::fs::write(half.join("model.safetensors"), b"half").unwrap();
+    let mut second = trainer(options(1), Some(folder.path()));
+    assert_eq!(second.resume().unwrap(), Some(2));
+    // Nor is a damaged one, which is named.
+    let snapshot = RunFolder::new(folder.path(), 2).snapshots().unwrap().pop().unwrap();
+    let state = snapshot.model().with_file_name("state.safetensors");
+    let bytes = std::fs::read(&state).unwrap();
+    std::fs::write(&state, &bytes[..bytes.len() / 2]).unwrap();
+    let message = second.resume().unwrap_err().to_string();
+    assert!(message.contains("state.safetensors") && message.contains("complete"), "{message}");
+}
+
+#[test]
+fn a_new_run_does_not_mix_with_an_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = trainer(options(1), Some(folder.path()));
+    first.run(&mut Rectangles::new(4), &mut Log::default()).unwrap();
+    let mut second = trainer(options(1), Some(folder.path()));
+    let message = second.run(&mut Rectangles::new(4), &mut Log::default()).unwrap_err().to_string();
+    assert!(message.contains("step 1") && message.contains("resume"), "{message}");
+}
+
+/// Names, shapes and types of what is saved are those of torchvision's own state dict.
+#[test]
+fn saved_weights_are_torchvisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(options(1), Some(folder.path()));
+    trainer.run(&mut Rectangles::new(4), &mut Log::default()).unwrap();
+    let snapshot = RunFolder::new(folder.path(), 2).snapshots().unwrap().pop().unwrap();
+    let listed = |path: &Path| -> Vec<(String, Vec<usize>, String)> {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let of = |t: candle_detection::checkpoint::TensorInfo<'_>| {
+            (t.name.to_owned(), t.shape.to_vec(), format!("{:?}", t.dtype))
+        };
+        checkpoint.tensors().map(of).collect()
+    };
+    let reference = listed(&fixtures().join("tiny_r18.safetensors"));
+    assert_eq!(listed(&snapshot.model()), reference);
+    assert_eq!(listed(&snapshot.average().unwrap()), reference);
+}
+
+#[test]
+fn the_best_weights_are_kept_with_their_score() {
+    let path = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(options(4), Some(path.path()));
+    let mut log = Log { scores: vec![0.1, 0.4, 0.3], ..Log::default() };
+    let mut averages = Vec::new();
+    struct Watching<'a>(&'a mut Log, &'a mut Vec<Vec<u8>>);
+    impl Observer for Watching<'_> {
+        fn step(&mut self, report: &StepReport) -> Result<Flow> {
+            self.0.step(report)
+        }
+        fn epoch(&mut self, report: &EpochReport<'_>) -> Result<Option<f64>> {
+            self.1.push(std::fs::read(report.weights().unwrap()).unwrap());
+            self.0.epoch(report)
+        }
+    }
+    trainer.run(&mut Rectangles::new(4), &mut Watching(&mut log, &mut averages)).unwrap();
+    let folder = RunFolder::new(path.path(), 2);
+    assert_eq!(folder.best_score().unwrap(), Some(0.4));
+    let best = candle_core::safetensors::load(folder.best(), &Device::Cpu).unwrap();
+    for (epoch, same) in [(1, true), (2, false)] {
+        let then = candle_core::safetensors::load_buffer(&averages[epoch], &Device::Cpu).unwrap();
+        let equal = best.iter().all(|(name, t)| largest_difference(t, &then[name]) == 0.0);
+        assert_eq!(equal, same, "epoch {}", epoch + 1);
+    }
+}
+
+/// An interruption between a snapshot and its evaluation loses no evaluation.
+#[test]
+fn the_last_epoch_is_evaluated_when_a_run_is_resumed() {
+    let path = tempfile::tempdir().unwrap();
+    let mut first = trainer(options(2), Some(path.path()));
+    first.run(&mut Rectangles::new(4), &mut Log::default()).unwrap();
+    let mut second = trainer(options(2), Some(path.path()));
+    second.resume().unwrap();
+    let mut log = Log { scores: vec![0.0, 0.7], ..Log::default() };
+    assert_eq!(second.run(&mut Rectangles::new(4), &mut log).unwrap(), Ending::Complete);
+    assert_eq!((log.epochs, log.steps.len()), (2, 0));
+    assert_eq!(RunFolder::new(path.path(), 2).best_score().unwrap(), Some(0.7));
+}
+
+#[test]
+fn a_batch_that_is_not_finite_ends_the_run_with_the_weights_before_it() {
+    let path = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(options(2), Some(path.path()));
+    let poisoned = Some(Position { epoch: 1, index: 1 });
+    let mut source = Rectangles { poisoned, ..Rectangles::new(2) };
+    let error = trainer.run(&mut source, &mut Log::default()).unwrap_err();
+    assert!(matches!(&error, Error::NonFinite { images, .. } if *images == [3, 0]), "{error}");
+    let snapshot = RunFolder::new(path.path(), 2).snapshots().unwrap().pop().unwrap();
+    assert_eq!(snapshot.step, 3);
+    let saved = candle_core::safetensors::load(snapshot.model(), &Device::Cpu).unwrap();
+    assert!(saved.values().all(|tensor| values(tensor).iter().all(|value| value.is_finite())));
+}
+
+/// Two ranks with a picture each make the steps of one rank with both.
+#[test]
+fn ranks_together_learn_what_one_learns_alone() {
+    let mut options = options(3);
+    // The samples of both kinds are all there are, so that no random choice differs.
+    let everything = |network: &mut ModelConfig| {
+        network.training.rpn.samples_per_image = 100_000;
+        network.training.rpn.positive_fraction = 0.0;
+        network.training.roi.samples_per_image = 1000;
+        network.training.roi.positive_fraction = 0.0;
+    };
+    options.average = None;
+    let network = || {
+        let mut config = config();
+        everything(&mut config);
+        let checkpoint = Checkpoint::open(&fixtures().join("tiny_r18.safetensors")).unwrap();
+        let freezing = Freezing::backbone(&config, 3);
+        Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
+            .unwrap()
+            .0
+    };
+    let run = |communicator: Arc<dyn Communicator>, batch| {
+        let (rank, ranks) = (communicator.rank(), communicator.world_size());
+        let mut trainer = Trainer::new(network(), options.clone(), None, communicator).unwrap();
+        let mut source = Rectangles { batch, rank, ranks, poisoned: None };
+        let mut log = Log::default();
+        trainer.run(&mut source, &mut log).unwrap();
+        (weights(&trainer), log.steps.last().unwrap().losses)
+    };
+    let (alone, losses) = run(Arc::new(Alone), 2);
+    let ranks: Vec<_> = std::thread::scope(|scope| {
+        let handles: Vec<_> = ThreadCommunicator::group(2)
+            .into_iter()
+            .map(|communicator| scope.spawn(|| run(Arc::new(communicator), 1)))
+            .collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    assert_same(&ranks[0].0, &ranks[1].0, 0.0);
+    assert_same(&ranks[0].0, &alone, 1e-3);
+    assert_eq!(ranks[0].1, ranks[1].1);
+    let (a, b) = (ranks[0].1.total(), losses.total());
+    assert!((a - b).abs() < 0.02 * b, "{a} {b}");
+}
+
+#[test]
+fn a_rank_that_fails_ends_all() {
+    let messages: Vec<String> = std::thread::scope(|scope| {
+        let handles: Vec<_> = ThreadCommunicator::group(2)
+            .into_iter()
+            .map(|communicator| {
+                scope.spawn(move || {
+                    let rank = communicator.rank();
+                    let mut trainer =
+                        Trainer::new(network(), options(2), None, Arc::new(communicator)).unwrap();
+                    let poisoned = (rank == 1).then_some(Position { epoch: 1, index: 0 });
+                    let mut source = Rectangles { batch: 1, rank, ranks: 2, poisoned };
+                    trainer.run(&mut source, &mut Log::default()).unwrap_err().to_string()
+                })
+            })
+            .collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    assert!(messages[0].contains("another rank has failed"), "{}", messages[0]);
+    assert!(messages[1].contains("not finite"), "{}", messages[1]);
+}
+
+#[test]
+fn options_that_make_no_sense_are_named() {
+    type Edit = fn(&mut TrainerOptions);
+    let cases: [(&str, Edit); 4] = [
+        ("batches_per_update", |o| o.batches_per_update = 0),
+        ("clip_norm", |o| o.clip_norm = Some(0.0)),
+        ("average", |o| o.average = Some(1.0)),
+        ("schedule.rate", |o| o.schedule.rate = f64::NAN),
+    ];
+    for (field, edit) in cases {
+        let mut options = options(1);
+        edit(&mut options);
+        let error = Trainer::new(network(), options, None, Arc::new(Alone)).err().unwrap();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
