@@ -90,7 +90,7 @@ fn peak(criterion: &mut Criterion) {
 }
 
 fn convolutions(criterion: &mut Criterion) {
-    DTYPES.map(|dtype| convolutions_in(criterion, dtype));
+    DTYPES.into_iter().for_each(|dtype| convolutions_in(criterion, dtype));
 }
 
 fn convolutions_in(criterion: &mut Criterion, dtype: DType) {
@@ -115,7 +115,7 @@ fn convolutions_in(criterion: &mut Criterion, dtype: DType) {
 }
 
 fn products(criterion: &mut Criterion) {
-    DTYPES.map(|dtype| products_in(criterion, dtype));
+    DTYPES.into_iter().for_each(|dtype| products_in(criterion, dtype));
 }
 
 fn products_in(criterion: &mut Criterion, dtype: DType) {

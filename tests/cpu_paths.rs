@@ -18,8 +18,12 @@ const MODELS: [&str; 2] = ["tiny_r18", "tiny_r50_v2"];
 /// Differences between instruction sets: the order of sums.
 const PIXELS: f32 = 0.02;
 const SCORE: f32 = 1e-3;
-/// Largest difference of pyramid levels in bf16 from those in f32, relative to the largest value.
-const BF16_FEATURES: f32 = 0.03;
+/// Largest difference of pyramid levels in bf16 from those in f32, relative to the largest value, per model. torch's
+/// autocast is off by up to 0.053 and 0.70: the second model has 53 layers with norms whose statistics are those of few
+/// values, which enlarge every rounding.
+const BF16_FEATURES: [f32; 2] = [0.06, 0.9];
+/// Largest difference between levels in bf16 of two instruction sets: sums in another order, rounded to the other side.
+const BF16_PATHS: [f32; 2] = [0.01, 0.05];
 /// What the called process's line starts with.
 const MARK: &str = "paths:";
 
@@ -29,8 +33,18 @@ struct Report {
     path: String,
     /// Per model and image, in f32.
     found: Vec<Vec<Found>>,
-    /// Per model and level, how much the level in bf16 differs from the one in f32, relative to the largest value.
-    bf16: Vec<f32>,
+    /// Per model, its levels in bf16.
+    bf16: Vec<Vec<Level>>,
+    /// Per model and image, how many instances with masks were found in bf16.
+    bf16_instances: Vec<usize>,
+}
+
+/// A pyramid level in bf16, as shares of the largest value of the level in f32.
+#[derive(Debug, Serialize, Deserialize)]
+struct Level {
+    /// Largest difference from the level in f32.
+    error: f32,
+    values: Vec<f32>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,21 +79,33 @@ fn detector(model: &str, dtype: DType) -> Detector {
 #[ignore = "part of every_instruction_set_detects_the_same"]
 fn detect_and_report() {
     let path = ops::instruction_set().to_owned();
-    let mut report = Report { path, found: Vec::new(), bf16: Vec::new() };
+    let mut report =
+        Report { path, found: Vec::new(), bf16: Vec::new(), bf16_instances: Vec::new() };
     for model in MODELS {
         let images = Fixture::load(model).images();
         let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| detector(model, dtype));
         report.found.extend(wide.detect_batch(&images).unwrap().iter().map(found));
+        for detections in narrow.detect_batch(&images).unwrap() {
+            let masked = detections.instances.iter().filter(|i| i.mask.is_some());
+            report.bf16_instances.push(masked.count());
+        }
         let [wide, narrow] = [wide, narrow].map(|detector| {
             let config = &detector.config().image;
             let batch =
                 transform::to_batch(&images, config, detector.device(), detector.dtype()).unwrap();
             detector.network().backbone.forward(&batch.pixels).unwrap()
         });
-        for (wide, narrow) in wide.levels.iter().zip(&narrow.levels) {
+        let levels = wide.levels.iter().zip(&narrow.levels).map(|(wide, narrow)| {
             assert_eq!(narrow.dtype(), DType::BF16);
-            report.bf16.push(largest_difference(wide, narrow) / largest_value(wide));
-        }
+            let largest = largest_value(wide);
+            let values = narrow.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
+            let values = values.to_vec1::<f32>().unwrap();
+            Level {
+                error: largest_difference(wide, narrow) / largest,
+                values: values.iter().map(|value| value / largest).collect(),
+            }
+        });
+        report.bf16.push(levels.collect());
     }
     println!("{MARK}{}", serde_json::to_string(&report).unwrap());
 }
@@ -112,14 +138,19 @@ fn every_instruction_set_detects_the_same() {
             let matched = matches(a, b);
             assert_eq!(matched, a.len(), "image {image} on {}: {a:?} {b:?}", report.path);
         }
-        assert_eq!(report.bf16.len(), 5 * MODELS.len());
-        let largest = report.bf16.iter().fold(0f32, |largest, value| largest.max(*value));
-        assert!(
-            largest > 0.0 && largest < BF16_FEATURES,
-            "bf16 on {}: {:?}",
-            report.path,
-            report.bf16
-        );
+        assert_eq!(report.bf16_instances.len(), first.found.len());
+        assert!(report.bf16_instances.iter().all(|found| *found > 0), "bf16 on {}", report.path);
+        for (model, levels) in report.bf16.iter().enumerate() {
+            assert_eq!(levels.len(), 5);
+            for (level, expected) in levels.iter().zip(&first.bf16[model]) {
+                let context = format!("{} in bf16 on {}", MODELS[model], report.path);
+                assert!(level.error > 0.0, "{context}: no rounding");
+                assert!(level.error < BF16_FEATURES[model], "{context}: {}", level.error);
+                let pairs = level.values.iter().zip(&expected.values);
+                let apart = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+                assert!(apart < BF16_PATHS[model], "{context}: {apart} from {}", first.path);
+            }
+        }
     }
 }
 
