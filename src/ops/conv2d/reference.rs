@@ -5,6 +5,7 @@ use crate::ops::support::activation::Activation;
 use crate::ops::support::testing::{exact, rounded};
 
 /// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
+#[expect(clippy::too_many_arguments, reason = "those of the op, and the two shapes")]
 pub(super) fn conv2d(
     input: &[f32],
     dims: [usize; 4],
@@ -12,7 +13,8 @@ pub(super) fn conv2d(
     weight_dims: [usize; 4],
     bias: &[f32],
     params: Conv2dParams,
-    (residual, activation): (Option<&[f32]>, Activation),
+    residual: Option<&[f32]>,
+    activation: Activation,
 ) -> Vec<f32> {
     let [input, weight, bias] = [input, weight, bias].map(exact);
     let residual = residual.map(exact);

@@ -77,7 +77,8 @@ fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, wi
             weight_dims,
             &values(&bias),
             params,
-            (residual_values.as_deref(), activation),
+            residual_values.as_deref(),
+            activation,
         );
         let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
         let prepared = PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params)
@@ -127,7 +128,8 @@ fn transforms_round_little() {
             [16, channels, 3, 3],
             &values(&bias),
             params,
-            (None, Activation::None),
+            None,
+            Activation::None,
         );
         let expected = Tensor::from_vec(expected, (1, 14, 17, 16), &Device::Cpu).unwrap();
         for isa in Isa::available() {
