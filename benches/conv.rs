@@ -1,13 +1,14 @@
-//! Every convolution and linear layer of Mask R-CNN R50-FPN at 800×1088 pixels.
+//! Every convolution and linear layer of Mask R-CNN R50-FPN at 800×1088 pixels, in f32 and bf16.
 //!
 //! `cargo bench --bench conv` measures them all, `cargo bench --bench conv -- rpn` those with "rpn" in their name.
 //! An "element" of the throughput is a floating-point operation of the direct convolution (two per multiply-add), so
-//! that "Gelem/s" are GFLOP/s; Winograd's method needs fewer, and can exceed the machine's peak.
+//! that "Gelem/s" are GFLOP/s; Winograd's method needs fewer, and exceeds what the machine can do. What a plain product
+//! reaches, such as "stage4 1024-512 1x1", is what to compare with.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_detection::ops::{
-    Activation, Conv2dParams, MaxPool2dParams, PreparedConv2d, PreparedConvTranspose2d,
-    PreparedLinear, conv_transpose2d, conv2d, linear, max_pool2d, upsample_add,
+    Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, PreparedLinear,
+    conv_transpose2d, conv2d, linear,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -64,17 +65,32 @@ fn random(dims: &[usize]) -> Tensor {
     Tensor::rand(-1f32, 1f32, dims, &Device::Cpu).expect("a random tensor")
 }
 
+#[global_allocator]
+static ALLOCATOR: candle_detection::memory::ReusingAllocator =
+    candle_detection::memory::ReusingAllocator::new();
+
+const DTYPES: [DType; 2] = [DType::F32, DType::BF16];
+
+fn random_in(dtype: DType, dims: &[usize]) -> Tensor {
+    random(dims).to_dtype(dtype).expect("a cast")
+}
+
 fn convolutions(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("conv2d");
+    DTYPES.into_iter().for_each(|dtype| convolutions_in(criterion, dtype));
+}
+
+fn convolutions_in(criterion: &mut Criterion, dtype: DType) {
+    let mut group = criterion.benchmark_group(format!("conv2d {}", dtype.as_str()));
     group.sample_size(10);
+    let random_in = |dims: &[usize]| random_in(dtype, dims);
     for &(name, dims, outputs, window, stride, residual) in LAYERS {
         let params = Conv2dParams { stride, padding: window / 2 };
-        let weight = random(&[outputs, dims[3], window, window]);
+        let weight = random_in(&[outputs, dims[3], window, window]);
         let weights =
             PreparedConv2d::new(&weight, &random(&[outputs]), params).expect("weights of a layer");
-        let input = random(&dims);
+        let input = random_in(&dims);
         let out = conv2d(&input, &weights, None, Activation::Relu).expect("a convolution");
-        let residual = (residual == Yes).then(|| random(out.dims()));
+        let residual = (residual == Yes).then(|| random_in(out.dims()));
         let operations = 2 * out.elem_count() * dims[3] * window * window;
         group.throughput(Throughput::Elements(operations as u64));
         group.bench_function(name, |bencher| {
@@ -85,14 +101,19 @@ fn convolutions(criterion: &mut Criterion) {
 }
 
 fn products(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("linear");
+    DTYPES.into_iter().for_each(|dtype| products_in(criterion, dtype));
+}
+
+fn products_in(criterion: &mut Criterion, dtype: DType) {
+    let mut group = criterion.benchmark_group(format!("linear {}", dtype.as_str()));
     group.sample_size(10);
     for [rows, inputs, outputs] in
         [[1000, 12544, 1024], [1000, 1024, 1024], [1000, 1024, 91], [1000, 1024, 364]]
     {
-        let weights = PreparedLinear::new(&random(&[outputs, inputs]), &random(&[outputs]))
-            .expect("weights of a layer");
-        let input = random(&[rows, inputs]);
+        let weights =
+            PreparedLinear::new(&random_in(dtype, &[outputs, inputs]), &random(&[outputs]))
+                .expect("weights of a layer");
+        let input = random_in(dtype, &[rows, inputs]);
         group.throughput(Throughput::Elements((2 * rows * inputs * outputs) as u64));
         group.bench_function(format!("{rows}x{inputs}-{outputs}"), |bencher| {
             bencher.iter(|| linear(&input, &weights, Activation::Relu));
@@ -101,26 +122,20 @@ fn products(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn others(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("others");
-    group.sample_size(10);
-    let weights = PreparedConvTranspose2d::new(&random(&[256, 256, 2, 2]), &random(&[256]))
-        .expect("weights of a layer");
-    let input = random(&[100, 14, 14, 256]);
-    group.throughput(Throughput::Elements(2 * 100 * 14 * 14 * 4 * 256 * 256));
-    group.bench_function("mask head 2x2 transposed", |bencher| {
-        bencher.iter(|| conv_transpose2d(&input, &weights, Activation::Relu));
-    });
-    let input = random(&[1, 400, 544, 64]);
-    let params = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
-    group.throughput(Throughput::Elements(input.elem_count() as u64));
-    group.bench_function("stem max pool", |bencher| bencher.iter(|| max_pool2d(&input, &params)));
-    let (coarse, lateral) = (random(&[1, 100, 136, 256]), random(&[1, 200, 272, 256]));
-    group.throughput(Throughput::Elements(lateral.elem_count() as u64));
-    group.bench_function("fpn level 0 upsample_add", |bencher| {
-        bencher.iter(|| upsample_add(&coarse, &lateral));
-    });
-    group.finish();
+fn transposed(criterion: &mut Criterion) {
+    for dtype in DTYPES {
+        let mut group = criterion.benchmark_group(format!("conv_transpose2d {}", dtype.as_str()));
+        group.sample_size(10);
+        let weights =
+            PreparedConvTranspose2d::new(&random_in(dtype, &[256, 256, 2, 2]), &random(&[256]))
+                .expect("weights of a layer");
+        let input = random_in(dtype, &[100, 14, 14, 256]);
+        group.throughput(Throughput::Elements(2 * 100 * 14 * 14 * 4 * 256 * 256));
+        group.bench_function("mask head", |bencher| {
+            bencher.iter(|| conv_transpose2d(&input, &weights, Activation::Relu));
+        });
+        group.finish();
+    }
 }
 
 fn preparation(criterion: &mut Criterion) {
@@ -136,5 +151,5 @@ fn preparation(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, convolutions, products, others, preparation);
+criterion_group!(benches, convolutions, products, transposed, preparation);
 criterion_main!(benches);

@@ -275,13 +275,7 @@ mod pages {
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a mapping at a place of the system's choice overlaps nothing.
         let place = unsafe { libc::mmap(null_mut(), layout.size(), access, kind, -1, 0) };
-        if place == libc::MAP_FAILED {
-            return null_mut();
-        }
-        // Large pages are cleared faster than many small ones. A refusal does no harm.
-        // SAFETY: the mapping is this block alone; the advice changes how it is backed, not what it holds.
-        unsafe { libc::madvise(place, layout.size(), libc::MADV_HUGEPAGE) };
-        place.cast()
+        if place == libc::MAP_FAILED { null_mut() } else { place.cast() }
     }
 
     /// # Safety

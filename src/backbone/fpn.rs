@@ -83,7 +83,11 @@ impl Backbone for FeaturePyramid {
             // The finest stage is as large as all that follows.
             drop(stage);
             let merged = match &coarser {
-                Some(coarser) => upsample_add(coarser, &lateral)?,
+                Some(coarser) => {
+                    let merged = upsample_add(coarser, &lateral)?;
+                    drop(lateral);
+                    merged
+                }
                 None => lateral,
             };
             levels.push(layer.forward(&merged)?);

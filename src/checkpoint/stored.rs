@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use candle_core::{DType, Device, Tensor};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -270,15 +271,13 @@ fn decode_as<S: Source, T: Target>(storage: &[u8], layout: &Layout) -> Vec<T> {
 
 fn decode_run<S: Source, T: Target>(bytes: &[u8]) -> Vec<T> {
     let elements = bytes.len() / S::SIZE;
-    if elements <= CHUNK {
-        return bytes.chunks_exact(S::SIZE).map(|raw| S::read(raw).cast()).collect();
-    }
     let mut out = vec![T::default(); elements];
-    out.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * S::SIZE)).for_each(|(out, bytes)| {
-        for (out, raw) in out.iter_mut().zip(bytes.chunks_exact(S::SIZE)) {
-            *out = S::read(raw).cast();
-        }
-    });
+    if elements <= CHUNK {
+        S::decode(bytes, &mut out);
+    } else {
+        let chunks = out.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * S::SIZE));
+        chunks.for_each(|(out, bytes)| S::decode(bytes, out));
+    }
     out
 }
 
@@ -319,6 +318,12 @@ trait Source: Copy {
     /// Reads a little-endian element from exactly `SIZE` bytes.
     fn read(raw: &[u8]) -> Self;
     fn cast<T: Target>(self) -> T;
+    /// Reads as many elements as `out` has, one after the other.
+    fn decode<T: Target>(bytes: &[u8], out: &mut [T]) {
+        for (out, raw) in out.iter_mut().zip(bytes.chunks_exact(Self::SIZE)) {
+            *out = Self::read(raw).cast();
+        }
+    }
 }
 
 /// An element type of a candle tensor.
@@ -355,7 +360,6 @@ macro_rules! source {
 source! {
     f64: v => T::from_f64(v);
     f32: v => T::from_f32(v);
-    f16: v => T::from_f32(v.to_f32());
     bf16: v => T::from_f32(v.to_f32());
     i64: v => T::from_int(v.into());
     i32: v => T::from_int(v.into());
@@ -366,6 +370,35 @@ source! {
     u16: v => T::from_int(v.into());
     u8: v => T::from_int(v.into());
     Flag: v => T::from_int((v.0 != 0).into());
+}
+
+/// Converted many at a time, for which processors have instructions; one at a time, each would be a call.
+impl Source for f16 {
+    const SIZE: usize = size_of::<f16>();
+
+    fn read(raw: &[u8]) -> Self {
+        let mut bytes = [0; size_of::<f16>()];
+        bytes.copy_from_slice(raw);
+        f16::from_le_bytes(bytes)
+    }
+
+    fn cast<T: Target>(self) -> T {
+        T::from_f32(self.to_f32())
+    }
+
+    fn decode<T: Target>(bytes: &[u8], out: &mut [T]) {
+        const RUN: usize = 512;
+        let (mut narrow, mut wide) = ([f16::ZERO; RUN], [0f32; RUN]);
+        for (out, bytes) in out.chunks_mut(RUN).zip(bytes.chunks(RUN * Self::SIZE)) {
+            for (value, raw) in narrow.iter_mut().zip(bytes.chunks_exact(Self::SIZE)) {
+                *value = Self::read(raw);
+            }
+            narrow[..out.len()].convert_to_f32_slice(&mut wide[..out.len()]);
+            for (out, value) in out.iter_mut().zip(wide) {
+                *out = T::from_f32(value);
+            }
+        }
+    }
 }
 
 impl Flag {

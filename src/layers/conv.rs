@@ -65,7 +65,7 @@ impl ConvWeights {
             return Ok(Self::Trainable(TrainableConv2d::new(weight, scale, bias, params)?));
         }
         let folded = match scale {
-            Some(scale) => &weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?,
+            Some(scale) => &ops::scale_filters(weight, scale)?,
             None => weight,
         };
         Ok(Self::Prepared(PreparedConv2d::new(&folded.to_dtype(dtype)?, bias, params)?))

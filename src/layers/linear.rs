@@ -72,12 +72,8 @@ impl Linear {
             let params = Conv2dParams { stride: 1, padding: 0 };
             LinearWeights::Window(TrainableConv2d::new(&weight, None, &bias, params)?)
         } else {
-            let weight = weight
-                .reshape((out_features, channels, side * side))?
-                .transpose(1, 2)?
-                .reshape((out_features, in_features))?
-                .to_dtype(weights.dtype())?;
-            LinearWeights::Prepared(PreparedLinear::new(&weight, &bias)?)
+            let weight = weight.to_dtype(weights.dtype())?;
+            LinearWeights::Prepared(PreparedLinear::over_pooled(&weight, side * side, &bias)?)
         };
         Ok(Self { weights, activation })
     }

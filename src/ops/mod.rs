@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`resize_normalize`] | images of any size → one normalised, resized, padded batch |
 //! | [`conv2d`] | convolution, bias, residual and activation |
+//! | [`scale_filters`] | filters times a number each: a fixed norm after them, folded in |
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
 //! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
@@ -50,7 +51,9 @@ pub use class_masks::{class_mask_logits, class_masks};
 pub use conv_transpose2d::{
     PreparedConvTranspose2d, TrainableConvTranspose2d, conv_transpose2d, conv_transpose2d_trainable,
 };
-pub use conv2d::{Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable};
+pub use conv2d::{
+    Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
+};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use gather_slots::gather_slots;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};

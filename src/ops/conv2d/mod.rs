@@ -3,6 +3,7 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod fold;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;
 
+pub use fold::scale_filters;
 pub use train::{TrainableConv2d, conv2d_trainable};
 
 const OP: &str = "conv2d";

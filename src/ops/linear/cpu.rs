@@ -7,20 +7,22 @@ use crate::ops::support::cpu::outer::multiply_transposed;
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
 use crate::ops::support::isa::Isa;
 
-/// Lays out a weight `[O, I]`.
+/// Lays out a weight `[O, I]`, whose columns run over channels and then `cells`, for rows that run over cells and then
+/// channels.
 pub(super) fn prepare<E: Element>(
     isa: Isa,
     weight: &[E],
     [outputs, inputs]: [usize; 2],
+    cells: usize,
     bias: &[f32],
 ) -> PackedMatrix {
     let source = Source {
         values: weight,
-        taps: 1,
-        inputs,
+        taps: cells,
+        inputs: inputs / cells,
         outputs,
-        tap_stride: 0,
-        input_stride: 1,
+        tap_stride: 1,
+        input_stride: cells,
         output_stride: inputs,
     };
     PackedMatrix::new(isa, source, bias)

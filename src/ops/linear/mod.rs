@@ -60,23 +60,43 @@ impl PreparedLinear {
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
     /// [`Error::Unsupported`](crate::Error::Unsupported) on devices without kernels.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        Self::for_isa(Isa::preferred(), weight, bias)
+        Self::for_isa(Isa::preferred(), 1, weight, bias)
     }
 
-    /// Like [`new`](Self::new); on the CPU, for this instruction set.
-    fn for_isa(isa: Isa, weight: &Tensor, bias: &Tensor) -> Result<Self> {
+    /// Like [`new`](Self::new), for pooled features that are flattened with their channels last: `weight` has `cells`
+    /// columns per channel, and channels come first among its columns. `weight` itself is not reordered in memory.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); [`Error::Shape`](crate::Error::Shape) when the columns are not a multiple of `cells`.
+    pub fn over_pooled(weight: &Tensor, cells: usize, bias: &Tensor) -> Result<Self> {
+        Self::for_isa(Isa::preferred(), cells, weight, bias)
+    }
+
+    /// Like [`over_pooled`](Self::over_pooled); on the CPU, for this instruction set.
+    fn for_isa(isa: Isa, cells: usize, weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let dims = check_weights(weight, bias)?;
+        if cells == 0 || !dims[1].is_multiple_of(cells) {
+            let expected = "[O, C·cells]";
+            return Err(argument(OP, "weight", weight).shape_error(expected));
+        }
         let weights = match weight.device() {
             Device::Cpu => {
                 let packed = with_slice::<f32, _>(bias, |bias| match weight.dtype() {
                     DType::BF16 => with_slice::<bf16, _>(weight, |weight| {
-                        cpu::prepare(isa, weight, dims, bias)
+                        cpu::prepare(isa, weight, dims, cells, bias)
                     }),
-                    _ => {
-                        with_slice::<f32, _>(weight, |weight| cpu::prepare(isa, weight, dims, bias))
-                    }
+                    _ => with_slice::<f32, _>(weight, |weight| {
+                        cpu::prepare(isa, weight, dims, cells, bias)
+                    }),
                 })??;
                 Weights::Cpu(Arc::new(packed))
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) if cells > 1 => {
+                let [outputs, inputs] = dims;
+                let by_channel = weight.reshape((outputs, inputs / cells, cells))?;
+                let weight = by_channel.transpose(1, 2)?.reshape((outputs, inputs))?;
+                Weights::Cuda(Arc::new(cuda::Weights::new(&weight, bias)?))
             }
             #[cfg(feature = "cuda")]
             Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),

@@ -34,11 +34,44 @@ fn agrees_with_the_definition() {
             );
             let expected = Tensor::from_vec(expected, (rows, outputs), &Device::Cpu).unwrap();
             for isa in Isa::available() {
-                let prepared = PreparedLinear::for_isa(isa, &weight, &bias).unwrap();
+                let prepared = PreparedLinear::for_isa(isa, 1, &weight, &bias).unwrap();
                 let found = linear(&input, &prepared, activation).unwrap();
                 assert_close_relative(&found, &expected, TOLERANCE);
             }
         }
+    }
+}
+
+/// Weights whose columns run over channels first, on features whose channels are last.
+#[test]
+fn weights_over_pooled_features_are_read_in_another_order() {
+    for (cells, channels, outputs) in [(1, 7, 5), (9, 1, 3), (6, 5, 33), (49, 12, 40)] {
+        let mut random = Random::new(5);
+        let weight = random.tensor(&[outputs, channels * cells]);
+        let bias = random.tensor(&[outputs]);
+        let input = random.tensor(&[15, cells * channels]);
+        let reordered = weight.reshape((outputs, channels, cells)).unwrap().transpose(1, 2);
+        let reordered = reordered.unwrap().reshape((outputs, cells * channels)).unwrap();
+        for dtype in [DType::F32, DType::BF16] {
+            let [input, weight, reordered] =
+                [&input, &weight, &reordered].map(|tensor| tensor.to_dtype(dtype).unwrap());
+            for isa in Isa::available() {
+                let [found, expected] =
+                    [(cells, &weight), (1, &reordered)].map(|(cells, weight)| {
+                        let prepared = PreparedLinear::for_isa(isa, cells, weight, &bias).unwrap();
+                        linear(&input, &prepared, Activation::None).unwrap()
+                    });
+                assert_eq!(
+                    found.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap(),
+                    expected.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap(),
+                );
+            }
+        }
+    }
+    let (weight, bias) =
+        (Random::new(5).tensor(&[2, 10]), Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap());
+    for cells in [0, 3] {
+        assert!(PreparedLinear::over_pooled(&weight, cells, &bias).is_err(), "{cells} cells");
     }
 }
 
@@ -54,7 +87,7 @@ fn bf16_agrees_with_f32_on_the_same_numbers() {
         let expected =
             linear(&input.to_dtype(DType::F32).unwrap(), &wide, Activation::Relu).unwrap();
         for isa in Isa::available() {
-            let prepared = PreparedLinear::for_isa(isa, &weight, &bias).unwrap();
+            let prepared = PreparedLinear::for_isa(isa, 1, &weight, &bias).unwrap();
             let found = linear(&input, &prepared, Activation::Relu).unwrap();
             assert_eq!(found.dtype(), DType::BF16);
             assert_close_relative(&found, &expected, 1.0 / 256.0);

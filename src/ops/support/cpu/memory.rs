@@ -24,7 +24,6 @@ impl AlignedBuffer {
     /// A buffer of `n` zeros.
     pub fn zeros(n: usize) -> Self {
         let mut lines = Vec::<Line>::with_capacity(n.div_ceil(LINE));
-        advise_huge_pages(lines.as_ptr().cast(), lines.capacity() * size_of::<Line>());
         lines.resize(n.div_ceil(LINE), Line([0.0; LINE]));
         Self { lines }
     }
@@ -39,7 +38,6 @@ impl AlignedBuffer {
             return buffer;
         }
         let mut lines = Vec::<Line>::with_capacity(parts * n / LINE);
-        advise_huge_pages(lines.as_ptr().cast(), lines.capacity() * size_of::<Line>());
         let places = &mut lines.spare_capacity_mut()[..parts * n / LINE];
         places.par_chunks_exact_mut(n / LINE).with_max_len(1).enumerate().for_each(
             |(part, places)| {
@@ -125,7 +123,6 @@ impl<E: Element> Output<E> {
     /// Memory for `len` values, not initialized.
     pub fn new(len: usize) -> Self {
         let values = Vec::<E>::with_capacity(len);
-        advise_huge_pages(values.as_ptr().cast(), len * size_of::<E>());
         Self { values, len }
     }
 
@@ -143,21 +140,4 @@ impl<E: Element> Output<E> {
         unsafe { self.values.set_len(self.len) };
         self.values
     }
-}
-
-/// Asks the system to back a large range with large pages, which it clears faster than many small ones.
-fn advise_huge_pages(start: *const u8, bytes: usize) {
-    #[cfg(target_os = "linux")]
-    {
-        const HUGE_PAGE: usize = 2 << 20;
-        let first = (start as usize).next_multiple_of(HUGE_PAGE);
-        let end = (start as usize + bytes) / HUGE_PAGE * HUGE_PAGE;
-        if first < end {
-            // SAFETY: the range lies inside of one allocation; the advice changes how it is backed, not what it holds.
-            // A refusal does no harm.
-            unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, bytes);
 }
