@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
 use crate::ops::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use crate::ops::support::cpu::elementwise::through_activation;
+use crate::ops::support::cpu::elementwise::{scale_rows, through_activation};
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 
@@ -61,10 +61,13 @@ impl TrainableConv2d {
     /// The filters that are applied.
     fn scaled(&self) -> Result<Tensor> {
         let weight = self.weight.detach();
-        match &self.scale {
-            Some(scale) => Ok(weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?),
-            None => Ok(weight),
+        let Some(scale) = &self.scale else { return Ok(weight) };
+        if !matches!(weight.device(), Device::Cpu) {
+            return Ok(weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?);
         }
+        let scaled =
+            with_slice(&weight, |weight| with_slice(scale, |scale| scale_rows(weight, scale)))??;
+        Ok(Tensor::from_vec(scaled, weight.shape(), weight.device())?)
     }
 }
 
