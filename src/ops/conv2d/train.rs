@@ -73,7 +73,8 @@ impl TrainableConv2d {
 
 /// [`conv2d`](super::conv2d()) with gradients of input, weight, bias and residual, as far as they are tracked.
 ///
-/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
+/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else. The pass frees them, so
+/// that a second one over the same graph is an error.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
