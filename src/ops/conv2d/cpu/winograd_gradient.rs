@@ -141,8 +141,8 @@ impl<T: Tiling<N, M>, const N: usize, const M: usize> Job for Task<'_, T, N, M> 
             }
             for point in 0..points {
                 // SAFETY: each point has `TILES` rows on both sides, of which the first `depth` were written; a row of
-                // values is a whole number of vectors, and `n_outputs` is at most `OUTPUT_STRIDE`. The point's sums have
-                // a row of `INPUTS` for each output; the first block writes them.
+                // values is a whole number of vectors, and `n_outputs`, rounded up to whole tiles of rows, is at most
+                // `OUTPUT_STRIDE`. The point's sums have a row of `INPUTS` for each output; the first block writes them.
                 unsafe {
                     OuterBlock {
                         left: gradients.as_ptr().add(point * TILES * OUTPUT_STRIDE),

@@ -286,8 +286,8 @@ impl<R: Rows<Element = f32>> Job for Task<'_, R> {
                 let row = &mut right[k * LEFT_STRIDE..][..LEFT_STRIDE];
                 self.rows.gather::<S, f32>(simd, *pixel, self.task_terms.start, n_terms, row);
             }
-            // SAFETY: `left` has `depth` rows of all outputs, `right` has `depth` rows of all terms, and after the last one
-            // enough values for whole vectors. The place lies inside of the part, and no other task has these outputs and
+            // SAFETY: `left` has `depth` rows of all outputs, `right` has `depth` rows of all terms, and after each
+            // enough values for whole vectors and tiles. The place lies inside of the part, and no other task has these outputs and
             // terms. The first block writes the sums.
             unsafe {
                 OuterBlock {
