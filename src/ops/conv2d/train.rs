@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
 use crate::ops::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use crate::ops::support::cpu::elementwise::through_activation;
+use crate::ops::support::cpu::elementwise::{scale_rows, through_activation};
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 
@@ -61,16 +61,20 @@ impl TrainableConv2d {
     /// The filters that are applied.
     fn scaled(&self) -> Result<Tensor> {
         let weight = self.weight.detach();
-        match &self.scale {
-            Some(scale) => Ok(weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?),
-            None => Ok(weight),
+        let Some(scale) = &self.scale else { return Ok(weight) };
+        if !matches!(weight.device(), Device::Cpu) {
+            return Ok(weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?);
         }
+        let scaled =
+            with_slice(&weight, |weight| with_slice(scale, |scale| scale_rows(weight, scale)))??;
+        Ok(Tensor::from_vec(scaled, weight.shape(), weight.device())?)
     }
 }
 
 /// [`conv2d`](super::conv2d()) with gradients of input, weight, bias and residual, as far as they are tracked.
 ///
-/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
+/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else. The pass frees them, so
+/// that a second one over the same graph is an error.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes

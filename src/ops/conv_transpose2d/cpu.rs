@@ -10,7 +10,7 @@
 use crate::ops::support::activation::Activation;
 use crate::ops::support::cpu::element::{Element, Term};
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
-use crate::ops::support::cpu::outer::multiply_transposed;
+use crate::ops::support::cpu::outer::{multiply_transposed, nonzero_rows};
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, Rows, multiply, multiply_to};
 use crate::ops::support::cpu::simd::Simd;
 use crate::ops::support::isa::Isa;
@@ -149,7 +149,7 @@ pub(super) fn weight_gradient(
     width: usize,
 ) -> Vec<f32> {
     let rows = Quads { values: gradient, channels: outputs, width };
-    let by_tap = multiply_transposed(isa, input, inputs, &rows, 4 * outputs);
+    let by_tap = multiply_transposed(isa, input, inputs, &nonzero_rows(input, inputs), &rows);
     let mut weight = vec![0.0; by_tap.len()];
     let filters = weight.chunks_exact_mut(4 * outputs).zip(by_tap.chunks_exact(4 * outputs));
     for (filter, by_tap) in filters {

@@ -39,7 +39,8 @@ impl TrainableConvTranspose2d {
 
 /// [`conv_transpose2d`](super::conv_transpose2d()) with gradients of input, weight and bias, as far as they are tracked.
 ///
-/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else.
+/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else. The pass frees them, so
+/// that a second one over the same graph is an error.
 /// The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes

@@ -3,7 +3,7 @@
 use crate::ops::support::activation::Activation;
 use crate::ops::support::cpu::element::Element;
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
-use crate::ops::support::cpu::outer::multiply_transposed;
+use crate::ops::support::cpu::outer::{multiply_transposed, nonzero_rows};
 use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
 use crate::ops::support::isa::Isa;
 
@@ -67,5 +67,5 @@ pub(super) fn weight_gradient(
     [outputs, inputs]: [usize; 2],
 ) -> Vec<f32> {
     let rows = PlainRows { values: input, numbers: inputs };
-    multiply_transposed(isa, gradient, outputs, &rows, inputs)
+    multiply_transposed(isa, gradient, outputs, &nonzero_rows(gradient, outputs), &rows)
 }

@@ -13,6 +13,9 @@
 //! ```
 //! Consumers of ours find the token by the output's identity. An op with more inputs than candle's three has a chain of
 //! links.
+//!
+//! A backward pass frees what an op has kept as soon as its gradients are known, as torch does: features make way for
+//! gradients. Two passes over one graph are therefore an error; losses that share a network are added up first.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -73,10 +76,10 @@ pub(crate) fn record<B: Backward>(
         })
         .collect();
     let backward = backward()?;
+    let reads_output = backward.reads_output();
     let core = Arc::new(Core {
         op,
-        output: backward.reads_output().then(OnceLock::new),
-        backward: Box::new(backward),
+        kept: Mutex::new(Some(Kept { backward: Box::new(backward), output: None })),
         sum: Sum::default(),
         targets,
         delivered: Mutex::new(Vec::new()),
@@ -91,8 +94,8 @@ pub(crate) fn record<B: Backward>(
     };
     let id = bridge.id.clone();
     let output = token.apply_op1(bridge)?;
-    if let Some(kept) = &core.output {
-        kept.get_or_init(|| output.detach());
+    if let Some(kept) = lock(&core.kept).as_mut().filter(|_| reads_output) {
+        kept.output = Some(output.detach());
     }
     lock(&MADE).insert(*id.get_or_init(|| output.id()), Made { token, sum: core.sum.clone() });
     Ok(output)
@@ -146,12 +149,18 @@ enum Target {
     Edge { index: usize },
 }
 
+/// What the gradients of an op depend on.
+struct Kept {
+    backward: Box<dyn Backward>,
+    /// The output, where the gradients depend on it.
+    output: Option<Tensor>,
+}
+
 /// An op in the graph.
 struct Core {
     op: &'static str,
-    backward: Box<dyn Backward>,
-    /// The output, where the gradients depend on it.
-    output: Option<OnceLock<Tensor>>,
+    /// Until the gradients have been computed.
+    kept: Mutex<Option<Kept>>,
     sum: Sum,
     targets: Vec<Target>,
     /// By edge.
@@ -159,14 +168,19 @@ struct Core {
 }
 
 impl Core {
-    /// Computes the gradients, and sends them on.
+    /// Computes the gradients, sends them on, and frees what they were computed from.
     fn run(&self) -> Result<()> {
+        let kept = lock(&self.kept).take();
         // Every consumer may have had a gradient of zeros.
         let Some(gradient) = self.sum.take() else { return Ok(()) };
+        let Some(Kept { backward, output }) = kept else {
+            let problem = "an earlier backward pass has freed the graph; compute the output anew";
+            return Err(candle_core::Error::Msg(format!("{}: {problem}", self.op)).into());
+        };
         let wanted: Vec<bool> =
             self.targets.iter().map(|target| !matches!(target, Target::None)).collect();
-        let output = self.output.as_ref().and_then(OnceLock::get);
-        let gradients = self.backward.backward(output, &gradient, &wanted)?;
+        let gradients = backward.backward(output.as_ref(), &gradient, &wanted)?;
+        drop((backward, output));
         for (target, gradient) in self.targets.iter().zip(gradients) {
             match (target, gradient) {
                 (Target::None, _) | (_, None) => {}
@@ -360,5 +374,53 @@ impl InplaceOp1 for Take {
         let empty = storage.device().zeros_impl(&Shape::from(1), storage.dtype())?;
         *lock(&self.0) = Some(Taken::Cuda(std::mem::replace(storage, empty)));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+    use crate::ops::support::testing::values;
+
+    /// Multiplies by two, and holds something.
+    struct Double {
+        _held: Arc<()>,
+    }
+
+    impl Backward for Double {
+        fn reads_output(&self) -> bool {
+            true
+        }
+
+        fn backward(
+            &self,
+            output: Option<&Tensor>,
+            gradient: &Tensor,
+            _: &[bool],
+        ) -> Result<Vec<Option<Tensor>>> {
+            assert!(output.is_some());
+            Ok(vec![Some((gradient * 2.0)?)])
+        }
+    }
+
+    fn double(input: &Tensor, held: &Arc<()>) -> Tensor {
+        let output = (input.detach() * 2.0).unwrap();
+        record("double", &[input], output, || Ok(Double { _held: held.clone() })).unwrap()
+    }
+
+    #[test]
+    fn a_pass_frees_what_it_was_computed_from() {
+        let held = Arc::new(());
+        let input = Var::new(&[1f32, -3.0], &Device::Cpu).unwrap();
+        let once = double(&input, &held);
+        let sum = (double(&once, &held) + &once).unwrap().sum_all().unwrap();
+        assert_eq!(Arc::strong_count(&held), 3);
+        let gradients = sum.backward().unwrap();
+        assert_eq!(values(gradients.get(&input).unwrap()), [6.0, 6.0]);
+        assert_eq!(Arc::strong_count(&held), 1);
+        let error = sum.backward().unwrap_err().to_string();
+        assert!(error.contains("double") && error.contains("earlier backward pass"), "{error}");
     }
 }

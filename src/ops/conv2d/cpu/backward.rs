@@ -4,20 +4,26 @@
 //! 1. with stride 1, with each filter's taps in reverse order and inputs and outputs exchanged, so that Winograd's method
 //!    serves it as well;
 //! 2. with stride s, one such convolution for each of the s·s phases of an input pixel, with every s-th tap;
-//! 3. of a window that covers the whole input, a plain product.
+//! 3. of a window that covers the whole input, a plain product;
+//! 4. where few output pixels have a gradient, a product of these, whose windows are added up.
 //!
-//! The weight's gradient is a product over pixels of the output's gradient with the input's windows.
+//! The weight's gradient is a product over pixels of the output's gradient with the input's windows, or the adjoint of
+//! Winograd's method.
 
 use rayon::prelude::*;
 
 use super::super::Conv2dParams;
+use super::tiling::Tiles4;
 use super::unfold::Windows;
-use super::{Algorithm, Weights, run};
+use super::{Algorithm, MIN_WINOGRAD_CHANNELS, Weights, run, winograd_gradient};
 use crate::ops::support::activation::Activation;
 use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
-use crate::ops::support::cpu::outer::multiply_transposed;
-use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
+use crate::ops::support::cpu::outer::{multiply_transposed, nonzero_rows};
+use crate::ops::support::cpu::product::{ChosenRows, Epilogue, PlainRows, multiply};
 use crate::ops::support::isa::Isa;
+
+/// Output pixels per pixel with a gradient from which on the others are skipped.
+const SPARSE: usize = 16;
 
 const PLAIN: Epilogue<'static> = Epilogue { residual: None, activation: Activation::None };
 
@@ -51,6 +57,10 @@ pub(in crate::ops::conv2d) fn input_gradient(
     let Conv2dParams { stride, padding } = sizes.params;
     if height * width > 1 && sizes.window_covers_input() {
         return covering_input_gradient(isa, weight, gradient, sizes);
+    }
+    let pixels = nonzero_rows(gradient, outputs);
+    if pixels.len() * SPARSE <= sizes.output[..3].iter().product() {
+        return sparse_input_gradient(isa, weight, gradient, &pixels, sizes);
     }
     if stride == 1 && height == width && padding < height {
         let flipped = flip(weight, sizes.weight);
@@ -117,9 +127,12 @@ pub(super) fn taps_last(
     out
 }
 
-/// Every output pixel has an image of its own: its gradient is multiplied with all taps at once.
-fn covering_input_gradient(isa: Isa, weight: &[f32], gradient: &[f32], sizes: &Sizes) -> Vec<f32> {
-    let [outputs, inputs, height, width] = sizes.weight;
+/// A matrix that turns the gradient of an output pixel into those of its window: `[O]` to `[taps, I]`.
+fn all_taps(
+    isa: Isa,
+    weight: &[f32],
+    [outputs, inputs, height, width]: [usize; 4],
+) -> PackedMatrix {
     let columns = height * width * inputs;
     let by_tap = taps_first(weight, inputs, height * width);
     let source = Source {
@@ -131,9 +144,57 @@ fn covering_input_gradient(isa: Isa, weight: &[f32], gradient: &[f32], sizes: &S
         input_stride: columns,
         output_stride: 1,
     };
-    let matrix = PackedMatrix::new(isa, source, &vec![0.0; columns]);
-    let left = PlainRows { values: gradient, numbers: outputs };
-    multiply(&left, sizes.output[0], &matrix, PLAIN)
+    PackedMatrix::new(isa, source, &vec![0.0; columns])
+}
+
+/// Every output pixel has an image of its own: its gradient is multiplied with all taps at once.
+fn covering_input_gradient(isa: Isa, weight: &[f32], gradient: &[f32], sizes: &Sizes) -> Vec<f32> {
+    let left = PlainRows { values: gradient, numbers: sizes.weight[0] };
+    multiply(&left, sizes.output[0], &all_taps(isa, weight, sizes.weight), PLAIN)
+}
+
+/// Few output pixels have a gradient: each is multiplied with all taps, and added to the window.
+fn sparse_input_gradient(
+    isa: Isa,
+    weight: &[f32],
+    gradient: &[f32],
+    pixels: &[usize],
+    sizes: &Sizes,
+) -> Vec<f32> {
+    let [outputs, inputs, window_height, window_width] = sizes.weight;
+    let [_, height, width, _] = sizes.input;
+    let [_, out_height, out_width, _] = sizes.output;
+    let Conv2dParams { stride, padding } = sizes.params;
+    let left = ChosenRows { values: gradient, rows: pixels, numbers: outputs };
+    let matrix = all_taps(isa, weight, sizes.weight);
+    let windows: Vec<f32> = multiply(&left, pixels.len(), &matrix, PLAIN);
+    let mut out = vec![0.0; sizes.input.iter().product()];
+    out.par_chunks_exact_mut((width * inputs).max(1)).enumerate().for_each(|(i, line)| {
+        let (image, y) = (i / height, i % height);
+        for dy in (0..window_height).filter(|dy| *dy <= y + padding) {
+            let from_top = y + padding - dy;
+            let out_y = from_top / stride;
+            if !from_top.is_multiple_of(stride) || out_y >= out_height {
+                continue;
+            }
+            let first_pixel = (image * out_height + out_y) * out_width;
+            let first = pixels.partition_point(|pixel| *pixel < first_pixel);
+            let end = pixels.partition_point(|pixel| *pixel < first_pixel + out_width);
+            for index in first..end {
+                let left_edge = (pixels[index] - first_pixel) * stride;
+                let taps = &windows[(index * window_height + dy) * window_width * inputs..];
+                for (dx, tap) in taps.chunks_exact(inputs).take(window_width).enumerate() {
+                    // Wraps around to something larger than the input when it is negative.
+                    let x = (left_edge + dx).wrapping_sub(padding);
+                    if x < width {
+                        let to = &mut line[x * inputs..][..inputs];
+                        to.iter_mut().zip(tap).for_each(|(to, value)| *to += value);
+                    }
+                }
+            }
+        }
+    });
+    out
 }
 
 /// One axis of a phase: the input pixels `phase, phase + stride, …`.
@@ -234,22 +295,33 @@ pub(in crate::ops::conv2d) fn weight_gradient(
 ) -> Vec<f32> {
     let [outputs, inputs, height, width] = sizes.weight;
     let taps = height * width;
-    let terms = taps * inputs;
-    let one_to_one = taps == 1 && sizes.params == Conv2dParams { stride: 1, padding: 0 };
-    let mut by_tap = if one_to_one {
-        let rows = PlainRows { values: input, numbers: terms };
-        multiply_transposed(isa, gradient, outputs, &rows, terms)
-    } else {
-        let windows = Windows::new(input, sizes.input, sizes.output, [height, width], sizes.params);
-        multiply_transposed(isa, gradient, outputs, &windows, terms)
-    };
-    if taps > 1 {
-        return taps_last(&by_tap, inputs, taps, scale);
-    }
-    if let Some(scale) = scale {
-        for (values, scale) in by_tap.chunks_exact_mut(inputs).zip(scale) {
-            values.iter_mut().for_each(|value| *value *= scale);
+    let pixels = nonzero_rows(gradient, outputs);
+    let fits = Algorithm::can_transform([height, width], sizes.params);
+    if fits && inputs.min(outputs) >= MIN_WINOGRAD_CHANNELS {
+        // Tiles of 6×6 outputs would save little more, and round ten times as much.
+        let tiles = winograd_gradient::tiles_of(Tiles4, &pixels, sizes);
+        // A tile costs 36 products, a pixel 9.
+        if pixels.len() > 4 * tiles.len() {
+            let filters = winograd_gradient::run(isa, Tiles4, input, gradient, &tiles, sizes);
+            return scale_filters(filters, inputs * taps, scale);
         }
     }
-    by_tap
+    if taps == 1 && sizes.params == (Conv2dParams { stride: 1, padding: 0 }) {
+        let rows = PlainRows { values: input, numbers: inputs };
+        let filters = multiply_transposed(isa, gradient, outputs, &pixels, &rows);
+        return scale_filters(filters, inputs, scale);
+    }
+    let windows = Windows::new(input, sizes.input, sizes.output, [height, width], sizes.params);
+    let by_tap = multiply_transposed(isa, gradient, outputs, &pixels, &windows);
+    taps_last(&by_tap, inputs, taps, scale)
+}
+
+/// Multiplies each filter of `len` values with its output's scale.
+fn scale_filters(mut filters: Vec<f32>, len: usize, scale: Option<&[f32]>) -> Vec<f32> {
+    if let Some(scale) = scale {
+        for (filter, scale) in filters.chunks_exact_mut(len).zip(scale) {
+            filter.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+    filters
 }

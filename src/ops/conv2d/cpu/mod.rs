@@ -4,6 +4,7 @@ pub(super) mod backward;
 mod tiling;
 mod unfold;
 mod winograd;
+mod winograd_gradient;
 
 use super::Conv2dParams;
 use crate::ops::support::cpu::element::Element;

@@ -29,6 +29,9 @@ pub(super) trait Tiling<const N: usize, const M: usize>: Copy + Send + Sync {
     /// `Aᵀ · products`.
     fn transform_output<S: Simd>(self, simd: S, products: [S::Vector; N]) -> [S::Vector; M];
 
+    /// `A · gradients`: the adjoint of [`Self::transform_output`].
+    fn spread_output<S: Simd>(self, simd: S, gradients: [S::Vector; M]) -> [S::Vector; N];
+
     /// `G`.
     fn weight_transform(self) -> [[f64; 3]; N] {
         let points = self.points();
@@ -103,6 +106,13 @@ impl Tiling<6, 4> for Tiles4 {
             simd.add(powers2(simd, odd, points, 3), m[5]),
         ]
     }
+
+    #[inline(always)]
+    fn spread_output<S: Simd>(self, simd: S, g: [S::Vector; 4]) -> [S::Vector; 6] {
+        let p = spread2(simd, g, Self::P);
+        let q = spread2(simd, g, Self::Q);
+        [g[0], p[0], p[1], q[0], q[1], g[3]]
+    }
 }
 
 /// Tiles of 6×6 outputs.
@@ -165,6 +175,32 @@ impl Tiling<8, 6> for Tiles6 {
             simd.add(powers3(simd, odd, points, 5), m[7]),
         ]
     }
+
+    #[inline(always)]
+    fn spread_output<S: Simd>(self, simd: S, g: [S::Vector; 6]) -> [S::Vector; 8] {
+        let p = spread3(simd, g, Self::P);
+        let q = spread3(simd, g, Self::Q);
+        let r = spread3(simd, g, Self::R);
+        [g[0], p[0], p[1], q[0], q[1], r[0], r[1], g[5]]
+    }
+}
+
+/// The value of a polynomial with coefficients `g` at a point and its negative.
+#[inline(always)]
+fn spread2<S: Simd>(simd: S, g: [S::Vector; 4], point: f64) -> [S::Vector; 2] {
+    let square = point * point;
+    let even = polynomial1(simd, square, [g[2], g[0]]);
+    let odd = polynomial1(simd, square, [g[3], g[1]]);
+    plus_minus(simd, even, odd, point)
+}
+
+/// The same for six coefficients.
+#[inline(always)]
+fn spread3<S: Simd>(simd: S, g: [S::Vector; 6], point: f64) -> [S::Vector; 2] {
+    let square = point * point;
+    let even = polynomial1(simd, square, [polynomial1(simd, square, [g[4], g[2]]), g[0]]);
+    let odd = polynomial1(simd, square, [polynomial1(simd, square, [g[5], g[3]]), g[1]]);
+    plus_minus(simd, even, odd, point)
 }
 
 /// `even ± point · odd`.
@@ -233,6 +269,26 @@ mod tests {
                 assert!((output[0] - expected).abs() < tolerance, "{i}: {output:?}, {expected}");
             }
         }
+    }
+
+    /// `⟨Aᵀ · products, gradients⟩ = ⟨products, A · gradients⟩`.
+    fn check_adjoint<const N: usize, const M: usize>(tiling: impl Tiling<N, M>) {
+        let mut random = Random::new(37);
+        for _ in 0..20 {
+            let products: [f32; N] = std::array::from_fn(|_| random.range(-1.0, 1.0));
+            let gradients: [f32; M] = std::array::from_fn(|_| random.range(-1.0, 1.0));
+            let outputs = tiling.transform_output(Portable, products.map(|v| Portable.splat(v)));
+            let spread = tiling.spread_output(Portable, gradients.map(|v| Portable.splat(v)));
+            let a: f32 = outputs.iter().zip(gradients).map(|(o, g)| o[0] * g).sum();
+            let b: f32 = spread.iter().zip(products).map(|(s, p)| s[0] * p).sum();
+            assert!((a - b).abs() < 1e-4, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_spread_by_the_adjoint() {
+        check_adjoint(Tiles4);
+        check_adjoint(Tiles6);
     }
 
     #[test]

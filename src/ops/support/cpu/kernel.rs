@@ -34,7 +34,7 @@ pub(crate) const LEFT_STRIDE: usize = DEPTH + 16;
 /// Values ahead of which a panel is fetched.
 const PREFETCH: usize = 1024;
 /// The largest tile: 14 rows of two vectors with 16 lanes.
-const MAX_TILE: usize = 14 * 32;
+pub(crate) const MAX_TILE: usize = 14 * 32;
 
 /// Columns of a panel.
 pub(crate) const fn panel_columns<S: Simd>() -> usize {

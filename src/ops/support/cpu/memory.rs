@@ -1,6 +1,7 @@
 //! Memory of the CPU kernels: outputs that are written once, and scratch that is kept.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
@@ -129,6 +130,11 @@ impl<E: Element> Output<E> {
     /// Where the values belong.
     pub fn pointer(&mut self) -> Pointer {
         E::pointer(self.values.as_mut_ptr())
+    }
+
+    /// The places of the values.
+    pub fn places(&mut self) -> &mut [MaybeUninit<E>] {
+        &mut self.values.spare_capacity_mut()[..self.len]
     }
 
     /// The values.

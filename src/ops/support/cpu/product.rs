@@ -78,6 +78,35 @@ impl<E: Element> Rows for PlainRows<'_, E> {
     }
 }
 
+/// Some of the rows that lie side by side.
+#[derive(Debug)]
+pub(crate) struct ChosenRows<'a, E> {
+    pub values: &'a [E],
+    pub rows: &'a [usize],
+    /// Numbers in a row.
+    pub numbers: usize,
+}
+
+impl<E: Element> Rows for ChosenRows<'_, E> {
+    type Element = E;
+
+    #[inline(always)]
+    fn gather<S: Simd, T: Term<E>>(
+        &self,
+        simd: S,
+        row: usize,
+        first: usize,
+        n: usize,
+        left: &mut [T],
+    ) {
+        T::copy(simd, &self.values[self.rows[row] * self.numbers + first..][..n], left);
+    }
+
+    fn numbers(&self) -> usize {
+        self.numbers
+    }
+}
+
 /// Multiplies rows with a matrix, and writes them one after the other: `[rows, columns]`.
 pub(crate) fn multiply<R: Rows, O: Element>(
     left: &R,
