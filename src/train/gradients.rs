@@ -1,5 +1,7 @@
 //! Gradients of a network's parameters, from the graph to the optimiser.
 
+#[cfg(feature = "cuda")]
+use candle_core::Device;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -114,7 +116,14 @@ impl Gradients {
     /// # Errors
     /// Those of candle.
     pub fn norm(&self) -> Result<f64> {
-        let sum = self.tensors.iter().map(squares).sum::<Result<f64>>()?;
+        let sum: f64 = match self.tensors.first().map(Tensor::device) {
+            #[cfg(feature = "cuda")]
+            Some(Device::Cuda(device)) => {
+                let sums = crate::ops::support::cuda::squares(device, &self.tensors)?;
+                sums.to_vec1::<f64>()?.iter().sum()
+            }
+            _ => self.tensors.iter().map(squares).sum::<Result<f64>>()?,
+        };
         Ok(sum.sqrt() * self.factor.abs())
     }
 
