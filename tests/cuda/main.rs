@@ -9,5 +9,6 @@ mod common;
 mod counters;
 mod dense_ops;
 mod detection_ops;
+mod gradients;
 mod support;
 mod whole_model;
