@@ -11,4 +11,6 @@ mod dense_ops;
 mod detection_ops;
 mod gradients;
 mod support;
+#[cfg(feature = "train")]
+mod training;
 mod whole_model;
