@@ -1,8 +1,9 @@
 //! Training on CUDA: whole steps against torchvision's and the CPU's, updates of the weights, and what a step copies.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 use candle_detection::train::{
-    Average, Gradients, Momentum, Optimizer, Parameter, ParameterGroups, ParameterKind, UpdateRule,
+    Average, Gradients, Momentum, Optimizer, Parameter, ParameterGroups, ParameterKind,
+    RandomSampler, UpdateRule,
 };
 
 use super::common::training::{Reference, check_gradients, compare};
@@ -78,5 +79,132 @@ fn steps_repeat() {
     for name in gradients.names() {
         let (a, b) = (gradients.get(name).unwrap().unwrap(), same.get(name).unwrap().unwrap());
         assert_eq!(largest_difference(&on_host(&a), &on_host(&b)), 0.0, "{name}");
+    }
+}
+
+/// A parameter of some values, and a gradient for each of some steps.
+fn parameter(random: &mut Random, device: &Device, dims: &[usize]) -> Parameter {
+    let var = Var::from_tensor(&random.tensor(dims).to_device(device).unwrap()).unwrap();
+    let name = format!("weight{}", dims.len());
+    Parameter { name, var, kind: ParameterKind::Weight, trainable: true }
+}
+
+#[test]
+fn updates_and_averages_agree() {
+    let _alone = alone();
+    let rules = [
+        UpdateRule::Sgd(Momentum::None),
+        UpdateRule::Sgd(Momentum::Heavy(0.9)),
+        UpdateRule::Sgd(Momentum::Nesterov(0.9)),
+        UpdateRule::ADAM_W,
+    ];
+    for rule in rules {
+        let run = |device: &Device| {
+            let mut random = Random::new(3);
+            let parameters = [
+                parameter(&mut random, device, &[5]),
+                parameter(&mut random, device, &[7, 130]),
+                parameter(&mut random, device, &[2, 3, 1]),
+            ];
+            let groups = ParameterGroups::uniform(0.05);
+            let mut optimizer = Optimizer::new(&parameters, rule, &groups).unwrap();
+            let mut average = Average::new(&parameters, 0.9).unwrap();
+            let mut norms = Vec::new();
+            let mut step = |quiet: bool| {
+                let named = parameters.iter().map(|parameter| {
+                    let gradient = random.tensor(parameter.var.dims()).to_device(device).unwrap();
+                    (parameter.name.clone(), gradient)
+                });
+                let mut gradients = Gradients::from_tensors(named.collect::<Vec<_>>()).unwrap();
+                let (norm, norm_counts) = count(|| gradients.clip_norm(2.0).unwrap());
+                norms.push(norm);
+                let ((), counts) = count(|| {
+                    optimizer.step(&gradients, 0.1).unwrap();
+                    average.update().unwrap();
+                });
+                if let (true, Some(counts), Some(norm_counts)) = (quiet, counts, norm_counts) {
+                    // One launch for each tensor that changes; for the norm of all, one download.
+                    let tensors = 1 + match rule {
+                        UpdateRule::Sgd(Momentum::None) => 1,
+                        UpdateRule::Sgd(_) => 2,
+                        UpdateRule::AdamW { .. } => 3,
+                    };
+                    assert_eq!(counts, Counts { launches: 3 * tensors, ..Counts::default() });
+                    let expected = Counts {
+                        device_to_host: 1,
+                        synchronizations: 1,
+                        launches: norm_counts.launches,
+                        ..Counts::default()
+                    };
+                    assert_eq!(norm_counts, expected);
+                }
+            };
+            (0..4).for_each(|index| step(device.is_cuda() && index > 0));
+            let after = parameters.iter().map(|p| on_host(p.var.as_tensor())).collect::<Vec<_>>();
+            let averages = average.tensors().into_iter().map(|(_, t)| on_host(&t));
+            (after, averages.collect::<Vec<_>>(), norms)
+        };
+        let (found, found_averages, norms) = run(&cuda());
+        let (expected, expected_averages, expected_norms) = run(&Device::Cpu);
+        let pairs =
+            found.iter().zip(&expected).chain(found_averages.iter().zip(&expected_averages));
+        for (found, expected) in pairs {
+            assert_close(found, expected, 1e-6);
+        }
+        for (found, expected) in norms.iter().zip(expected_norms) {
+            assert!((found - expected).abs() < 1e-9 * expected, "{found} {expected}");
+        }
+    }
+}
+
+/// Copies and waits of a part of a step, its launches aside.
+fn copies(counts: Option<Counts>) -> Option<Counts> {
+    counts.map(|counts| {
+        println!("{counts:?}");
+        Counts { launches: 0, ..counts }
+    })
+}
+
+/// What a step asks of the driver, part by part; `docs/cuda.md` has the table.
+#[test]
+fn a_step_keeps_to_its_budget() {
+    let _alone = alone();
+    let reference = Reference::load("tiny_r18");
+    let network = reference.network(&cuda(), 5);
+    let parameters = network.parameters().trainable();
+    let groups = ParameterGroups::uniform(1e-4);
+    let rule = UpdateRule::Sgd(Momentum::Heavy(0.9));
+    let mut optimizer = Optimizer::new(&parameters, rule, &groups).unwrap();
+    let mut average = Average::new(&network.parameters().all(), 0.999).unwrap();
+    let batch = reference.batch("objects");
+    let mut step = |step: u64| {
+        let mut sampler = RandomSampler::new(7, step);
+        let (evaluated, losses) = count(|| network.evaluate(&batch, &mut sampler).unwrap());
+        let (mut gradients, backward) = count(|| evaluated.gradients(&parameters).unwrap());
+        let (_, norm) = count(|| gradients.clip_norm(1.0).unwrap());
+        let ((), update) = count(|| {
+            optimizer.step(&gradients, 0.01).unwrap();
+            average.update().unwrap();
+        });
+        [losses, backward, norm, update].map(copies)
+    };
+    step(0);
+    let [losses, backward, norm, update] = step(1);
+    let quiet = Counts::default();
+    let download = Counts { device_to_host: 1, synchronizations: 1, ..quiet };
+    // Up: pixels; rows of the sampled logits and deltas of anchors; boxes and counts of the sampled proposals, which fill
+    // all slots here; boxes, counts, used slots and labels of the masks; a gradient by the predictions of each loss.
+    let up = 1 + 2 + 2 + 4 + 5;
+    // Down: the proposals, and the predictions that each loss is of.
+    let down = 1 + 5;
+    let of_losses =
+        Counts { host_to_device: up, device_to_host: down, synchronizations: down, ..quiet };
+    for (part, found, expected) in [
+        ("losses", losses, of_losses),
+        ("gradients", backward, quiet),
+        ("norm", norm, download),
+        ("update", update, quiet),
+    ] {
+        assert_eq!(found.unwrap_or(expected), expected, "{part}");
     }
 }
