@@ -1,9 +1,14 @@
 //! Training on CUDA: whole steps against torchvision's and the CPU's, updates of the weights, and what a step copies.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor, Var};
+use candle_detection::Result;
+use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
-    Average, Gradients, Momentum, Optimizer, Parameter, ParameterGroups, ParameterKind,
-    RandomSampler, UpdateRule,
+    Average, Batch, BatchSource, Course, EpochReport, Flow, Gradients, Momentum, Observer,
+    Optimizer, Parameter, ParameterGroups, ParameterKind, Position, RandomSampler, RunFolder,
+    Schedule, StepReport, Trainer, TrainerOptions, UpdateRule, WarmUp,
 };
 
 use super::common::training::{Reference, check_gradients, compare};
@@ -206,5 +211,80 @@ fn a_step_keeps_to_its_budget() {
         ("update", update, quiet),
     ] {
         assert_eq!(found.unwrap_or(expected), expected, "{part}");
+    }
+}
+
+/// One batch, over and over.
+struct Same(Batch);
+
+impl BatchSource for Same {
+    fn batches_per_epoch(&self) -> usize {
+        4
+    }
+
+    fn batch(&mut self, _: Position) -> Result<Batch> {
+        Ok(self.0.clone())
+    }
+}
+
+#[derive(Default)]
+struct Log(Vec<StepReport>);
+
+impl Observer for Log {
+    fn step(&mut self, report: &StepReport) -> Result<Flow> {
+        self.0.push(*report);
+        Ok(Flow::Continue)
+    }
+
+    fn epoch(&mut self, _: &EpochReport<'_>) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// A run with two batches per update, snapshots and all, follows the CPU's.
+#[test]
+fn a_run_follows_that_of_the_cpu() {
+    let _alone = alone();
+    let reference = Reference::load("tiny_r18");
+    let run = |device: &Device, resume: bool| {
+        let folder = std::env::temp_dir().join(format!("run-{}", std::process::id()));
+        let options = TrainerOptions {
+            epochs: 1 + u64::from(resume),
+            seed: 5,
+            schedule: Schedule {
+                rate: 0.005,
+                warm_up: WarmUp { steps: 2, start: 0.1 },
+                course: Course::Constant,
+            },
+            rule: UpdateRule::Sgd(Momentum::Heavy(0.9)),
+            groups: ParameterGroups::uniform(1e-4),
+            clip_norm: Some(5.0),
+            batches_per_update: 2,
+            average: Some(0.9),
+            snapshot_every: None,
+        };
+        let network = reference.network(device, 3);
+        let folder = RunFolder::new(&folder, 1);
+        let mut trainer = Trainer::new(network, options, Some(folder), Arc::new(Alone)).unwrap();
+        assert_eq!(trainer.resume().unwrap(), resume.then_some(2));
+        let mut log = Log::default();
+        trainer.run(&mut Same(reference.batch("objects")), &mut log).unwrap();
+        log.0
+    };
+    let mut both = [cuda(), Device::Cpu].map(|device| {
+        let first = run(&device, false);
+        let steps = [first, run(&device, true)].concat();
+        std::fs::remove_dir_all(std::env::temp_dir().join(format!("run-{}", std::process::id())))
+            .unwrap();
+        steps.into_iter()
+    });
+    let [found, expected] = &mut both;
+    assert_eq!((found.len(), expected.len()), (4, 4));
+    for (found, expected) in found.zip(expected) {
+        for ((name, found), (_, expected)) in found.losses.named().zip(expected.losses.named()) {
+            assert!((found - expected).abs() <= 1e-3 * expected, "{name}: {found} {expected}");
+        }
+        let (found, expected) = (found.gradient_norm, expected.gradient_norm);
+        assert!((found - expected).abs() <= 1e-3 * expected, "norm {found} {expected}");
     }
 }
