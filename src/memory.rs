@@ -236,15 +236,10 @@ impl Kept {
 }
 
 /// Blocks on their way back to the system, which takes long enough to be done without the lock.
+#[derive(Default)]
 struct Surplus {
     blocks: [Option<Block>; 32],
     count: usize,
-}
-
-impl Default for Surplus {
-    fn default() -> Self {
-        Self { blocks: [None; 32], count: 0 }
-    }
 }
 
 impl Surplus {

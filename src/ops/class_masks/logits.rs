@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::{cpu, cpu_backward};
 use crate::error::Result;
 use crate::ops::support::autograd::{Backward, record};
-use crate::ops::support::check::{lend, unsupported};
+use crate::ops::support::check::{argument, lend, unsupported};
 
 const OP: &str = "class_mask_logits";
 
@@ -53,6 +53,7 @@ pub fn class_mask_logits(
     bias: &Tensor,
     labels: &Tensor,
 ) -> Result<Tensor> {
+    argument(OP, "features", features).dtype(DType::F32)?;
     let [n_rows, height, width, channels] = super::check(OP, features, weight, bias, labels)?;
     let output = match features.device() {
         Device::Cpu => {

@@ -104,7 +104,7 @@ fn check(
     labels: &Tensor,
 ) -> Result<[usize; 4]> {
     let dims @ [n_rows, _, _, channels] =
-        argument(op, "features", features).dtype(DType::F32)?.dims("[R, M, M, C]")?;
+        argument(op, "features", features).compute_dtype()?.dims("[R, M, M, C]")?;
     let expected = "[num_classes, C], with the C of the features";
     let filters = argument(op, "weight", weight).dtype(DType::F32)?.same_device(features)?;
     let [n_classes, filter_channels] = filters.dims(expected)?;

@@ -5,6 +5,7 @@ use crate::ops::support::activation::Activation;
 use crate::ops::support::testing::{exact, rounded};
 
 /// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
+#[expect(clippy::too_many_arguments, reason = "those of the op, and the two shapes")]
 pub(super) fn conv2d(
     input: &[f32],
     dims: [usize; 4],

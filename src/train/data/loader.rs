@@ -156,9 +156,9 @@ impl Recipe {
         let order = self.order(&epoch);
         let first = position.index * self.images_per_step() + part.rank * batch_size.get();
         let mut batch = Batch::default();
-        for place in first..first + batch_size.get() {
-            let mut random = epoch.part(purpose::IMAGE).part(place as u64);
-            let (image, target) = self.image(order[place], &mut random)?.into_input()?;
+        for (place, image_id) in (0u64..).zip(order).skip(first).take(batch_size.get()) {
+            let mut random = epoch.part(purpose::IMAGE).part(place);
+            let (image, target) = self.image(image_id, &mut random)?.into_input()?;
             batch.images.push(image);
             batch.targets.push(target);
         }
