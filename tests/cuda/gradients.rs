@@ -114,7 +114,7 @@ fn gradients_of_convolutions_agree() {
                 let weights = TrainableConv2d::new(&v[1], None, &v[2], params).unwrap();
                 conv2d_trainable(&v[0], &weights, None, activation).unwrap()
             });
-            compare(&[x.clone()], |v, device| {
+            compare(std::slice::from_ref(&x), |v, device| {
                 let (weight, bias) = (weight.to_device(device).unwrap(), bias.to_device(device));
                 let prepared = PreparedConv2d::new(&weight, &bias.unwrap(), params).unwrap();
                 conv2d(&v[0], &prepared, None, activation).unwrap()
@@ -158,7 +158,7 @@ fn gradients_of_transposed_convolutions_agree() {
                 let weights = TrainableConvTranspose2d::new(&v[1], &v[2]).unwrap();
                 conv_transpose2d_trainable(&v[0], &weights, activation).unwrap()
             });
-            compare(&[x.clone()], |v, device| {
+            compare(std::slice::from_ref(&x), |v, device| {
                 let (weight, bias) = (weight.to_device(device).unwrap(), bias.to_device(device));
                 let prepared = PreparedConvTranspose2d::new(&weight, &bias.unwrap()).unwrap();
                 conv_transpose2d(&v[0], &prepared, activation).unwrap()
@@ -179,7 +179,7 @@ fn gradients_of_linear_layers_agree() {
                 let weights = TrainableLinear::new(&v[1], &v[2]).unwrap();
                 linear_trainable(&v[0], &weights, activation).unwrap()
             });
-            compare(&[x.clone()], |v, device| {
+            compare(std::slice::from_ref(&x), |v, device| {
                 let (weight, bias) = (weight.to_device(device).unwrap(), bias.to_device(device));
                 let prepared = PreparedLinear::new(&weight, &bias.unwrap()).unwrap();
                 linear(&v[0], &prepared, activation).unwrap()
