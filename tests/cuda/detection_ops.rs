@@ -113,7 +113,7 @@ fn top_k_of_a_full_pyramid_level() {
     let _alone = alone();
     let values: Vec<f32> = (0..163_200).map(|i| ((i * 7919) % 163_200) as f32).collect();
     let level = Tensor::from_vec(values, (1, 163_200), &Device::Cpu).unwrap();
-    assert_same_top_k(&[level.clone()], 1000);
+    assert_same_top_k(std::slice::from_ref(&level), 1000);
     let level = upload(&level);
     assert_launches(2, || top_k(&[&level], 1000).unwrap());
 }
@@ -246,7 +246,7 @@ fn decoded_proposals_are_those_of_the_cpu() {
     assert_equal(&found.valid, &expected.valid);
     assert_close(&found.scores, &expected.scores, 1e-6);
     assert_close(&found.boxes, &expected.boxes, 1e-4);
-    assert!(values(&expected.valid).iter().any(|valid| *valid == 0.0));
+    assert!(values(&expected.valid).contains(&0.0));
 }
 
 #[test]
