@@ -17,6 +17,7 @@
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
 //! | [`nms`] | boxes that no better one of their group overlaps |
+//! | [`gather_rows`] | rows by index, of several tables at once |
 //! | [`gather_slots`] | rows by index, zero above the count |
 //! | [`roi_align`] | features of each box from the level that suits its size |
 //! | [`select_candidates`] | (proposal, class) pairs above the score threshold, decoded |
@@ -31,6 +32,7 @@ mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
 mod decode_proposals;
+mod gather_rows;
 mod gather_slots;
 mod linear;
 mod max_pool2d;
@@ -55,6 +57,7 @@ pub use conv2d::{
     Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
 };
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
+pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};

@@ -3,7 +3,7 @@
 //! They are computed on the device of the features from shape scalars alone: sizes of features and batch, anchor sizes,
 //! aspect ratios. No tensor is built on the host, nothing is uploaded, nothing is cached.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use crate::config::AnchorsConfig;
 use crate::error::{Error, Result};
@@ -36,14 +36,29 @@ impl AnchorGenerator {
     /// # Errors
     /// [`Error::Config`] when levels and lists of sizes differ in number, or those of [`anchor_grid`].
     pub fn generate(&self, geometry: &BatchGeometry, levels: &[Tensor]) -> Result<Tensor> {
-        let Some(first) = levels.first().filter(|_| levels.len() == self.config.sizes.len()) else {
+        let device = levels.first().map_or(&Device::Cpu, Tensor::device);
+        self.generate_on(geometry, levels, device)
+    }
+
+    /// Like [`Self::generate`], on another device than that of the features: on the host, for whoever compares anchors
+    /// there, without a copy. Every device has the same anchors.
+    ///
+    /// # Errors
+    /// As for [`Self::generate`].
+    pub fn generate_on(
+        &self,
+        geometry: &BatchGeometry,
+        levels: &[Tensor],
+        device: &Device,
+    ) -> Result<Tensor> {
+        if levels.is_empty() || levels.len() != self.config.sizes.len() {
             return Err(Error::Config {
                 origin: "anchor generation".to_owned(),
                 field: "anchors.sizes".to_owned(),
                 found: format!("{} lists", self.config.sizes.len()),
                 expected: format!("one per feature level, of which there are {}", levels.len()),
             });
-        };
+        }
         let levels = levels
             .iter()
             .zip(&self.config.sizes)
@@ -59,7 +74,7 @@ impl AnchorGenerator {
             })
             .collect::<Result<_>>()?;
         let params = AnchorGridParams { levels, aspect_ratios: self.config.aspect_ratios.clone() };
-        anchor_grid(&params, first.device())
+        anchor_grid(&params, device)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Gradients of a network's parameters, from the graph to the optimiser.
 
+#[cfg(feature = "cuda")]
+use candle_core::Device;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -114,7 +116,7 @@ impl Gradients {
     /// # Errors
     /// Those of candle.
     pub fn norm(&self) -> Result<f64> {
-        let sum = self.tensors.iter().map(squares).sum::<Result<f64>>()?;
+        let sum = sum_of_squares(&self.tensors)?;
         Ok(sum.sqrt() * self.factor.abs())
     }
 
@@ -134,6 +136,16 @@ impl Gradients {
         }
         Ok(norm)
     }
+}
+
+/// The sum of the squares of all values; from a GPU in one download.
+fn sum_of_squares(tensors: &[Tensor]) -> Result<f64> {
+    #[cfg(feature = "cuda")]
+    if let Some(Device::Cuda(device)) = tensors.first().map(Tensor::device) {
+        let sums = crate::ops::support::cuda::squares(device, tensors)?;
+        return Ok(sums.to_vec1::<f64>()?.iter().sum());
+    }
+    tensors.iter().map(squares).sum()
 }
 
 /// The sum of all squares, in f64.

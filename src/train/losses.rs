@@ -77,12 +77,20 @@ impl CustomOp1 for Attached {
         predictions: &candle_core::CudaStorage,
         _: &Layout,
     ) -> candle_core::Result<(candle_core::CudaStorage, Shape)> {
-        use candle_core::backend::{BackendDevice, BackendStorage};
-        let value = predictions.device().storage_from_slice(&[self.value])?;
-        Ok((value, Shape::from(())))
+        use candle_core::backend::BackendStorage;
+        // The value travels as an argument.
+        let value = crate::ops::support::cuda::scalar(predictions.device(), self.value)
+            .map_err(candle_core::Error::wrap)?;
+        Ok((value.into_storage(), Shape::from(())))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if grad.device().is_cuda() {
+            // A product of different shapes uploads them.
+            let scaled = crate::ops::support::cuda::scale_by(&self.gradient, grad);
+            return scaled.map(Some).map_err(candle_core::Error::wrap);
+        }
         Ok(Some(self.gradient.broadcast_mul(grad)?))
     }
 }

@@ -12,6 +12,7 @@ use super::network::Network;
 use super::sample::{self, Candidates, SampleParams, Sampler, Stage};
 use super::step::LossTerm;
 use crate::error::Result;
+use crate::ops::{gather_rows, pack_results};
 use crate::roi_heads::MaskHead;
 use crate::structures::{BatchGeometry, FeatureMaps, Proposals};
 
@@ -64,12 +65,13 @@ struct Sample {
 /// The valid proposals of each image.
 fn on_host(proposals: &Proposals) -> Result<Vec<Vec<[f32; 4]>>> {
     let (images, capacity, _) = proposals.boxes.dims3()?;
-    let boxes = proposals.boxes.flatten_all()?.to_vec1::<f32>()?;
+    // In one copy.
+    let packed = pack_results(&[&proposals.boxes, &proposals.counts])?.to_vec1::<f32>()?;
+    let (boxes, counts) = packed.split_at(images * capacity * 4);
     let (boxes, _) = boxes.as_chunks::<4>();
-    let counts = proposals.counts.to_vec1::<u32>()?;
-    Ok((0..images)
-        .map(|image| boxes[image * capacity..][..counts[image] as usize].to_vec())
-        .collect())
+    let boxes_of =
+        |(image, count): (usize, &f32)| boxes[image * capacity..][..*count as usize].to_vec();
+    Ok(counts.iter().enumerate().map(boxes_of).collect())
 }
 
 /// Samples from the proposals of an image and its objects, in this order, by ascending index.
@@ -161,7 +163,12 @@ impl Slots {
     fn valid(&self, pooled: &Tensor) -> Result<Tensor> {
         match &self.used {
             None => Ok(pooled.clone()),
-            Some(used) => Ok(pooled.index_select(used, 0)?),
+            Some(used) => {
+                let (_, dims) = pooled.dims().split_first().unwrap_or((&0, &[]));
+                let width = dims.iter().product();
+                let shape = [&[used.elem_count()], dims].concat();
+                Ok(gather_rows(&[pooled], width, used)?.reshape(shape)?)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the region proposal network learns from a batch.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::assign::{AssignParams, Match, Unfound, assign};
 use super::encode::encode;
@@ -10,6 +10,7 @@ use super::network::Network;
 use super::sample::{self, Candidates, SampleParams, Sampler, Stage};
 use super::step::LossTerm;
 use crate::error::Result;
+use crate::ops::gather_rows;
 use crate::rpn::RpnOutput;
 use crate::structures::BatchGeometry;
 
@@ -24,16 +25,16 @@ pub(super) fn losses(
     geometry: &BatchGeometry,
     sampler: &mut dyn Sampler,
 ) -> Result<[LossTerm; 2]> {
-    let anchors = network.rpn.anchor_generator().generate(geometry, &output.objectness)?;
+    // Compared with the objects on the host, so made there.
+    let anchors = network.rpn.anchor_generator();
+    let anchors = anchors.generate_on(geometry, &output.objectness, &Device::Cpu)?;
     let anchors = anchors.flatten_all()?.to_vec1::<f32>()?;
     let (anchors, _) = anchors.as_chunks::<4>();
     let levels = Level::list(&output.objectness)?;
     let mut samples = Vec::new();
-    for (image, truth) in truths.iter().enumerate() {
-        samples.extend(sample_image(network, image, anchors, &levels, truth, sampler)?);
+    for image in 0..truths.len() {
+        samples.extend(sample_image(network, image, anchors, &levels, truths, sampler)?);
     }
-    // Predictions are gathered level after level.
-    samples.sort_by_key(|sample| sample.level);
     let label = |sample: &Sample| match sample.target {
         Some(_) => Objectness::Object,
         None => Objectness::Background,
@@ -73,8 +74,7 @@ impl Level {
 
 /// A sampled anchor.
 struct Sample {
-    level: usize,
-    /// Among the anchors of the level of all images, one image after the other.
+    /// Place of its predictions: level after level, in each level image after image.
     row: u32,
     /// Deltas to the object that it has found.
     target: Option<[f32; 4]>,
@@ -85,9 +85,10 @@ fn sample_image(
     image: usize,
     anchors: &[[f32; 4]],
     levels: &[Level],
-    truth: &GroundTruth,
+    truths: &[GroundTruth],
     sampler: &mut dyn Sampler,
 ) -> Result<Vec<Sample>> {
+    let truth = &truths[image];
     let config = &network.training().rpn;
     let params = AssignParams {
         positive_iou: config.positive_iou,
@@ -113,28 +114,21 @@ fn sample_image(
                 }
                 Match::Background | Match::Ignored => None,
             };
-            Sample { level, row: (image * per_image + index - first) as u32, target }
+            let row = truths.len() * first + image * per_image + index - first;
+            Sample { row: row as u32, target }
         })
         .collect())
 }
 
-/// The predictions of samples in ascending order of levels, `width` numbers each; `None` without samples.
+/// The predictions of samples, `width` numbers each; `None` without samples.
 fn gather<'a>(
     levels: &[Tensor],
     width: usize,
     samples: impl Iterator<Item = &'a Sample>,
 ) -> Result<Option<Tensor>> {
-    let mut rows: Vec<Vec<u32>> = vec![Vec::new(); levels.len()];
-    samples.for_each(|sample| rows[sample.level].push(sample.row));
-    let parts = levels
-        .iter()
-        .zip(rows)
-        .filter(|(_, rows)| !rows.is_empty())
-        .map(|(level, rows)| {
-            let rows = Tensor::new(rows, level.device())?;
-            let table = level.reshape((level.elem_count() / width, width))?;
-            Ok(table.index_select(&rows, 0)?)
-        })
-        .collect::<Result<Vec<Tensor>>>()?;
-    if parts.is_empty() { Ok(None) } else { Ok(Some(Tensor::cat(&parts, 0)?)) }
+    let rows: Vec<u32> = samples.map(|sample| sample.row).collect();
+    let Some(first) = levels.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
+    let rows = Tensor::new(rows, first.device())?;
+    let levels: Vec<&Tensor> = levels.iter().collect();
+    Ok(Some(gather_rows(&levels, width, &rows)?))
 }

@@ -1,6 +1,9 @@
 //! What integration tests share: fixtures, tolerances, sample data.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[cfg(feature = "train")]
+pub mod training;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -9,5 +9,8 @@ mod common;
 mod counters;
 mod dense_ops;
 mod detection_ops;
+mod gradients;
 mod support;
+#[cfg(feature = "train")]
+mod training;
 mod whole_model;

@@ -3,6 +3,8 @@
 //! In inference, and wherever statistics are fixed, a norm is folded into the convolution before it.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -44,7 +46,7 @@ pub struct BatchNormOutput {
 /// Without any value, mean and variance are zero.
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA, in seven launches, and six for the gradients.
 ///
 /// # Gradients
 /// Of `input`, `weight`, `bias` and `residual`. The gradient of ReLU at 0 is 0.
@@ -94,25 +96,12 @@ pub fn batch_norm(
             .same_device(input)?
             .shape(input.dims(), "that of `input`")?;
     }
-    let device = input.device();
-    if !matches!(device, Device::Cpu) {
-        return Err(unsupported(OP, device));
-    }
-    let (statistics, values) = with_slice(input, |input| {
-        with_slice(weight, |weight| {
-            with_slice(bias, |bias| {
-                with_optional_slice(residual, |residual| {
-                    let statistics = cpu::statistics(input, channels);
-                    let affine = cpu::Affine::new(&statistics, weight, bias, eps);
-                    let values = cpu::apply(input, &affine, residual, activation);
-                    (statistics, values)
-                })
-            })
-        })
-    })????;
-    let output = Tensor::from_vec(values, input.shape(), device)?;
-    let mean = Tensor::from_vec(statistics.mean, channels, device)?;
-    let variance = Tensor::from_vec(statistics.variance, channels, device)?;
+    let [output, mean, variance] = match input.device() {
+        Device::Cpu => run_on_cpu(input, [weight, bias], residual, activation, eps),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::run(input, [weight, bias], residual, activation, eps),
+        other => Err(unsupported(OP, other)),
+    }?;
     let mut inputs = vec![input, weight, bias];
     inputs.extend(residual);
     let output = record(OP, &inputs, output, || {
@@ -126,6 +115,34 @@ pub fn batch_norm(
         })
     })?;
     Ok(BatchNormOutput { output, mean, variance })
+}
+
+/// Output, mean and variance.
+fn run_on_cpu(
+    input: &Tensor,
+    [weight, bias]: [&Tensor; 2],
+    residual: Option<&Tensor>,
+    activation: Activation,
+    eps: f64,
+) -> Result<[Tensor; 3]> {
+    let channels = weight.elem_count();
+    let (statistics, values) = with_slice(input, |input| {
+        with_slice(weight, |weight| {
+            with_slice(bias, |bias| {
+                with_optional_slice(residual, |residual| {
+                    let statistics = cpu::statistics(input, channels);
+                    let affine = cpu::Affine::new(&statistics, weight, bias, eps);
+                    let values = cpu::apply(input, &affine, residual, activation);
+                    (statistics, values)
+                })
+            })
+        })
+    })????;
+    Ok([
+        Tensor::from_vec(values, input.shape(), &Device::Cpu)?,
+        Tensor::from_vec(statistics.mean, channels, &Device::Cpu)?,
+        Tensor::from_vec(statistics.variance, channels, &Device::Cpu)?,
+    ])
 }
 
 struct BatchNormBackward {
@@ -149,6 +166,14 @@ impl Backward for BatchNormBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            let Self { input, weight, mean, variance, eps, .. } = self;
+            let known = cuda::Known { input, weight, mean, variance, eps: *eps };
+            let mut gradients = cuda::backward(&gradient, &known, wanted[0])?.to_vec();
+            gradients.extend(wanted.get(3).map(|wanted| wanted.then_some(gradient)));
+            return Ok(gradients);
+        }
         let device = gradient.device();
         let channels = self.mean.dim(0)?;
         let of_input = match device {

@@ -1,8 +1,9 @@
-use candle_core::Tensor;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{DType, Tensor};
 
 use super::OP;
 use crate::error::Result;
+use crate::ops::support::check::argument;
 use crate::ops::support::cuda::{CLASS_MASKS, Grid, Output, Rows, for_dtype, launch, of, point};
 
 /// Threads that share the sum of a cell.
@@ -33,9 +34,30 @@ pub(super) fn run(
     bias: &Tensor,
     labels: &Tensor,
 ) -> Result<Tensor> {
+    run_kernel(for_dtype!("class_masks", features.dtype()), features, weight, bias, labels)
+}
+
+/// The same without the sigmoid, of features of f32.
+pub(super) fn logits(
+    features: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    labels: &Tensor,
+) -> Result<Tensor> {
+    argument("class_mask_logits", "features", features).dtype(DType::F32)?;
+    run_kernel("class_masks_logits", features, weight, bias, labels)
+}
+
+fn run_kernel(
+    kernel: &'static str,
+    features: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    labels: &Tensor,
+) -> Result<Tensor> {
     let device = of(OP, features.device())?;
     let (n_rows, height, width, channels) = features.dims4()?;
-    let (n_classes, dtype) = (bias.elem_count(), features.dtype());
+    let n_classes = bias.elem_count();
     let n_cells = n_rows * height * width;
     let masks = Output::<f32>::new(device, n_cells)?;
     point!(features);
@@ -52,7 +74,6 @@ pub(super) fn run(
         channels: channels as u32,
         pack: Rows::new(n_cells, channels, &[features, weight]).pack(),
     };
-    let grid = Grid::over(n_cells * WARP);
-    launch!(device, CLASS_MASKS, for_dtype!("class_masks", dtype), grid, argument);
+    launch!(device, CLASS_MASKS, kernel, Grid::over(n_cells * WARP), argument);
     Ok(masks.into_tensor((n_rows, height, width)))
 }

@@ -24,7 +24,7 @@ const OP: &str = "class_mask_logits";
 /// | returns | `[R, M, M]` | f32 | logits |
 ///
 /// # Devices
-/// CPU. O(R·M²·C) time.
+/// CPU; CUDA in one launch, and three for the gradients. O(R·M²·C) time.
 ///
 /// # Gradients
 /// Of `features`, `weight` and `bias`.
@@ -63,6 +63,8 @@ pub fn class_mask_logits(
             let logits = cpu::run(features, &filters, labels, height * width, |logit| logit);
             Tensor::from_vec(logits, (n_rows, height, width), device)?
         }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => super::cuda::logits(features, weight, bias, labels)?,
         other => return Err(unsupported(OP, other)),
     };
     record(OP, &[features, weight, bias], output, || {
@@ -88,6 +90,10 @@ impl Backward for LogitsBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let device = gradient.device();
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return self.backward_on_cuda(gradient, wanted);
+        }
         if !matches!(device, Device::Cpu) {
             return Err(unsupported("gradients of class_mask_logits", device));
         }
@@ -105,6 +111,22 @@ impl Backward for LogitsBackward {
             .transpose()?;
         let of_bias =
             wanted[2].then(|| Tensor::from_vec(rows.of_bias(), classes, device)).transpose()?;
+        Ok(vec![of_features, of_weight, of_bias])
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl LogitsBackward {
+    fn backward_on_cuda(&self, gradient: &Tensor, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+        use super::cuda_backward::{of_features, of_filters};
+        let Self { features, weight, labels } = self;
+        let of_features = wanted[0].then(|| of_features(gradient, weight, labels)).transpose()?;
+        let (of_weight, of_bias) = if wanted[1] || wanted[2] {
+            let (of_weight, of_bias) = of_filters(gradient, features, labels, weight.dim(0)?)?;
+            (Some(of_weight), Some(of_bias))
+        } else {
+            (None, None)
+        };
         Ok(vec![of_features, of_weight, of_bias])
     }
 }

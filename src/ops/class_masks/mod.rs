@@ -4,6 +4,8 @@ mod cpu;
 mod cpu_backward;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_backward;
 mod logits;
 #[cfg(test)]
 mod reference;

@@ -97,3 +97,61 @@ extern "C" __global__ void conv2d_finish_sum_to_f32_f16(const FinishSum argument
 extern "C" __global__ void conv2d_finish_sum_to_f32_bf16(const FinishSum argument) {
     finish_sum<float, __nv_bfloat16>(argument);
 }
+
+// The way back: each input pixel adds up its place in all windows that it lies in,
+//     out[y, x, :] (+)= sum over (dy, dx) of line of window ((y + padding - dy) / stride, ...)[dy, dx, :]
+// A part of the windows may be at hand; pixels then collect from several parts in turn.
+struct Fold {
+    // Of the input.
+    Rows pixels;
+    const float* lines;
+    float* out;
+    unsigned first_input;
+    unsigned first_window;
+    unsigned windows;
+    // Whether `out` holds the sum of earlier parts.
+    unsigned add;
+    unsigned height, width;
+    unsigned out_height, out_width;
+    unsigned window_height, window_width;
+    unsigned stride, padding;
+};
+
+template <unsigned N>
+__device__ __forceinline__ void fold_packs(const Fold& a) {
+    for_each_pack<N>(a.pixels, [&](unsigned row, unsigned channel) {
+        unsigned channels = a.pixels.columns;
+        unsigned pixel = a.first_input + row;
+        unsigned x = pixel % a.width + a.padding;
+        unsigned y = pixel / a.width % a.height + a.padding;
+        unsigned image = pixel / a.width / a.height;
+        float* out = a.out + (size_t)pixel * channels + channel;
+        float sums[N] = {};
+        if (a.add) load<N>(out, sums);
+        for (unsigned dy = 0; dy < a.window_height && dy <= y; dy++) {
+            unsigned out_y = (y - dy) / a.stride;
+            if ((y - dy) % a.stride != 0 || out_y >= a.out_height) continue;
+            for (unsigned dx = 0; dx < a.window_width && dx <= x; dx++) {
+                unsigned out_x = (x - dx) / a.stride;
+                if ((x - dx) % a.stride != 0 || out_x >= a.out_width) continue;
+                // Windows before the first wrap around to more than their number.
+                unsigned window = (image * a.out_height + out_y) * a.out_width + out_x - a.first_window;
+                if (window >= a.windows) continue;
+                size_t place = ((size_t)window * a.window_height + dy) * a.window_width + dx;
+                float values[N];
+                load<N>(a.lines + place * channels + channel, values);
+#pragma unroll
+                for (unsigned i = 0; i < N; i++) sums[i] += values[i];
+            }
+        }
+        store<N>(out, sums);
+    });
+}
+
+extern "C" __global__ void conv2d_fold(const Fold argument) {
+    if (argument.pixels.pack == 4) {
+        fold_packs<4>(argument);
+    } else {
+        fold_packs<1>(argument);
+    }
+}

@@ -1,8 +1,12 @@
 //! Convolution with weights that training changes.
 
+#[cfg(feature = "cuda")]
+use candle_core::DType;
 use candle_core::{Device, Tensor};
 
 use super::cpu::backward::{Sizes, input_gradient, weight_gradient};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{Conv2dParams, OP, PreparedConv2d, Weights};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
@@ -58,6 +62,24 @@ impl TrainableConv2d {
         self.params
     }
 
+    fn prepare(&self) -> Result<PreparedConv2d> {
+        #[cfg(feature = "cuda")]
+        if let device @ Device::Cuda(_) = self.weight.device() {
+            let Self { weight, scale, bias, params } = self;
+            argument(OP, "weight", weight).dtype(DType::F32)?;
+            let weights = cuda::Weights::for_training(weight, scale.as_ref(), bias)?;
+            return Ok(PreparedConv2d {
+                dims: weight.dims4()?.into(),
+                params: *params,
+                dtype: DType::F32,
+                output: DType::F32,
+                device: device.clone(),
+                weights: Weights::Cuda(std::sync::Arc::new(weights)),
+            });
+        }
+        PreparedConv2d::new(&self.scaled()?, &self.bias.detach(), self.params)
+    }
+
     /// The filters that are applied.
     fn scaled(&self) -> Result<Tensor> {
         let weight = self.weight.detach();
@@ -81,7 +103,7 @@ impl TrainableConv2d {
 /// As for [`conv2d`](super::conv2d()).
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA in f32, where windows are laid out for up to 64 MiB at a time.
 ///
 /// # Gradients
 /// Of `input`, `residual`, and the weight and bias of `weights`.
@@ -110,8 +132,7 @@ pub fn conv2d_trainable(
     residual: Option<&Tensor>,
     activation: Activation,
 ) -> Result<Tensor> {
-    let scaled = weights.scaled()?;
-    let prepared = PreparedConv2d::new(&scaled, &weights.bias.detach(), weights.params)?;
+    let prepared = weights.prepare()?;
     let output = super::run(input, &prepared, residual, activation)?;
     let mut inputs = vec![input, &weights.weight, &weights.bias];
     inputs.extend(residual);
@@ -143,6 +164,10 @@ impl Backward for TrainableBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            return self.backward_on_cuda(gradient, wanted);
+        }
         let device = cpu_only(&gradient)?;
         let TrainableConv2d { weight, scale, params, .. } = &self.weights;
         let sizes = Sizes {
@@ -171,6 +196,31 @@ impl Backward for TrainableBackward {
             let values =
                 with_slice(&filters, |filters| gradient_of_input(filters, &gradient, &sizes))??;
             Ok(Tensor::from_vec(values, &sizes.input, device)?)
+        });
+        let mut gradients =
+            vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?];
+        gradients.extend(wanted.get(3).map(|wanted| wanted.then_some(gradient)));
+        Ok(gradients)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl TrainableBackward {
+    fn backward_on_cuda(&self, gradient: Tensor, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+        let TrainableConv2d { weight, scale, params, .. } = &self.weights;
+        let (scale, input) = (scale.as_ref(), &self.input);
+        let sizes = Sizes {
+            weight: weight.dims4()?.into(),
+            input: input.dims4()?.into(),
+            output: gradient.dims4()?.into(),
+            params: *params,
+        };
+        let of_weight =
+            wanted[1].then(|| cuda::backward::of_weight(input, &gradient, scale, &sizes));
+        let of_bias = wanted[2].then(|| cuda::backward::of_bias(&gradient, &sizes));
+        let of_input = wanted[0].then(|| {
+            let filters = cuda::backward::scaled_filters(weight, scale)?;
+            cuda::backward::of_input(&filters, &gradient, &sizes)
         });
         let mut gradients =
             vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?];
@@ -225,6 +275,18 @@ impl Backward for PreparedBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
+        #[cfg(feature = "cuda")]
+        if let Weights::Cuda(weights) = &self.weights.weights {
+            let PreparedConv2d { dims, params, .. } = self.weights;
+            let output = gradient.dims4()?.into();
+            let sizes = Sizes { weight: dims, input: self.input, output, params };
+            let of_input = wanted[0]
+                .then(|| cuda::backward::of_input(weights.filters(), &gradient, &sizes))
+                .transpose()?;
+            let mut gradients = vec![of_input];
+            gradients.extend(wanted.get(1).map(|wanted| wanted.then_some(gradient)));
+            return Ok(gradients);
+        }
         let device = cpu_only(&gradient)?;
         let PreparedConv2d { dims, params, .. } = self.weights;
         let output = gradient.dims4()?.into();

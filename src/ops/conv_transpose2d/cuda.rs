@@ -1,7 +1,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Tensor};
 
-use super::OP;
+use super::{OP, cuda_backward};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::cuda::{
@@ -23,6 +23,16 @@ impl Weights {
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
         let filters = weight.detach().permute((2, 3, 1, 0))?.force_contiguous()?;
         Ok(Self { filters, bias: bias.detach().force_contiguous()? })
+    }
+
+    /// From variables of f32: for one call, in one launch.
+    pub fn for_training(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        Ok(Self { filters: cuda_backward::filters(weight)?, bias: bias.detach().contiguous()? })
+    }
+
+    /// `[2, 2, O, I]`.
+    pub fn filters(&self) -> &Tensor {
+        &self.filters
     }
 }
 

@@ -17,16 +17,21 @@ struct Spread {
     unsigned unused;
 };
 
+// First channel of a place of the window in the output: line 2y + dy, column 2x + dx.
+__device__ __forceinline__ size_t target_of(unsigned first_pixel, unsigned width, unsigned channels, unsigned place) {
+    unsigned pixel = first_pixel + place / 4;
+    unsigned dy = place / 2 % 2;
+    unsigned dx = place % 2;
+    // Image and line are one index: each input line makes two output lines.
+    size_t line = (size_t)(pixel / width) * 2 + dy;
+    return (line * (2 * width) + pixel % width * 2 + dx) * channels;
+}
+
 template <typename T, unsigned N>
 __device__ __forceinline__ void spread_packs(const Spread& a) {
     for_each_pack<N>(a.places, [&](unsigned place, unsigned channel) {
         unsigned channels = a.places.columns;
-        unsigned pixel = a.first_pixel + place / 4;
-        unsigned dy = place / 2 % 2;
-        unsigned dx = place % 2;
-        // Image and line are one index: each input line makes two output lines.
-        size_t line = (size_t)(pixel / a.width) * 2 + dy;
-        size_t target = line * (2 * a.width) + pixel % a.width * 2 + dx;
+        size_t target = target_of(a.first_pixel, a.width, channels, place);
         float values[N], bias[N];
         load<N>(static_cast<const T*>(a.products) + (size_t)place * channels + channel, values);
         load<N>(a.bias + channel, bias);
@@ -35,7 +40,7 @@ __device__ __forceinline__ void spread_packs(const Spread& a) {
             float value = values[i] + bias[i];
             values[i] = a.relu ? relu(value) : value;
         }
-        store<N>(static_cast<T*>(a.out) + target * channels + channel, values);
+        store<N>(static_cast<T*>(a.out) + target + channel, values);
     });
 }
 
@@ -49,3 +54,30 @@ __device__ __forceinline__ void spread(const Spread& a) {
 }
 
 FOR_EACH_DTYPE(conv_transpose2d, spread, Spread)
+
+// The way back: the gradient's pixels in the order of the products.
+struct Collect {
+    Rows places;
+    const float* gradient;
+    float* lines;
+    unsigned first_pixel;
+    unsigned width;
+};
+
+template <unsigned N>
+__device__ __forceinline__ void collect_packs(const Collect& a) {
+    for_each_pack<N>(a.places, [&](unsigned place, unsigned channel) {
+        unsigned channels = a.places.columns;
+        float values[N];
+        load<N>(a.gradient + target_of(a.first_pixel, a.width, channels, place) + channel, values);
+        store<N>(a.lines + (size_t)place * channels + channel, values);
+    });
+}
+
+extern "C" __global__ void conv_transpose2d_collect(const Collect argument) {
+    if (argument.places.pack == 4) {
+        collect_packs<4>(argument);
+    } else {
+        collect_packs<1>(argument);
+    }
+}

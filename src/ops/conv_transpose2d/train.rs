@@ -1,11 +1,17 @@
 //! Transposed convolution with weights that training changes.
 
+#[cfg(feature = "cuda")]
+use candle_core::DType;
 use candle_core::{Device, Tensor};
 
 use super::{OP, PreparedConvTranspose2d, Weights, cpu};
+#[cfg(feature = "cuda")]
+use super::{cuda, cuda_backward};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
+#[cfg(feature = "cuda")]
+use crate::ops::support::check::argument;
 use crate::ops::support::check::{unsupported, with_slice};
 use crate::ops::support::cpu::elementwise::through_activation;
 use crate::ops::support::cpu::outer::column_sums;
@@ -47,7 +53,7 @@ impl TrainableConvTranspose2d {
 /// As for [`conv_transpose2d`](super::conv_transpose2d()).
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA in f32.
 ///
 /// # Gradients
 /// Of `input`, and the weight and bias of `weights`.
@@ -75,11 +81,27 @@ pub fn conv_transpose2d_trainable(
     activation: Activation,
 ) -> Result<Tensor> {
     let TrainableConvTranspose2d { weight, bias } = weights;
-    let prepared = PreparedConvTranspose2d::new(&weight.detach(), &bias.detach())?;
+    let prepared = prepare(weight, bias)?;
     let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
         Ok(ConvTranspose2dBackward { input: input.detach(), weight: weight.detach(), activation })
     })
+}
+
+fn prepare(weight: &Tensor, bias: &Tensor) -> Result<PreparedConvTranspose2d> {
+    #[cfg(feature = "cuda")]
+    if let device @ Device::Cuda(_) = weight.device() {
+        argument(OP, "weight", weight).dtype(DType::F32)?;
+        let (inputs, outputs, ..) = weight.dims4()?;
+        return Ok(PreparedConvTranspose2d {
+            dims: [inputs, outputs],
+            dtype: DType::F32,
+            output: DType::F32,
+            device: device.clone(),
+            weights: Weights::Cuda(std::sync::Arc::new(cuda::Weights::for_training(weight, bias)?)),
+        });
+    }
+    PreparedConvTranspose2d::new(&weight.detach(), &bias.detach())
 }
 
 struct ConvTranspose2dBackward {
@@ -101,6 +123,16 @@ impl Backward for ConvTranspose2dBackward {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
         let device = gradient.device();
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let of_weight = wanted[1].then(|| cuda_backward::of_weight(&self.input, &gradient));
+            let of_bias = wanted[2].then(|| cuda_backward::of_bias(&gradient));
+            let of_input = wanted[0].then(|| {
+                let filters = cuda_backward::filters(&self.weight)?;
+                cuda_backward::of_input(&filters, &gradient)
+            });
+            return Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?]);
+        }
         if !matches!(device, Device::Cpu) {
             return Err(unsupported("gradients of conv_transpose2d", device));
         }
@@ -166,6 +198,10 @@ impl Backward for PreparedBackward {
         let dims = self.weights.dims;
         let weight = match &self.weights.weights {
             Weights::Cpu(weights) => cpu::restore(weights),
+            #[cfg(feature = "cuda")]
+            Weights::Cuda(weights) => {
+                return Ok(vec![Some(cuda_backward::of_input(weights.filters(), &gradient)?)]);
+            }
             #[allow(unreachable_patterns, reason = "other devices are features")]
             _ => return Err(unsupported("gradients of conv_transpose2d", self.weights.device())),
         };

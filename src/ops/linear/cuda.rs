@@ -19,6 +19,17 @@ impl Weights {
         let copy = |tensor: &Tensor| tensor.detach().force_contiguous();
         Ok(Self { weight: copy(weight)?, bias: copy(bias)? })
     }
+
+    /// Of variables: for one call, without a copy.
+    pub fn as_they_are(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        let lent = |tensor: &Tensor| tensor.detach().contiguous();
+        Ok(Self { weight: lent(weight)?, bias: lent(bias)? })
+    }
+
+    /// `[O, I]`.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
 }
 
 /// Multiplies `[R, I]` to `[R, O]`.

@@ -3,6 +3,8 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_backward;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

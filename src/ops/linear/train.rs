@@ -1,11 +1,17 @@
 //! Linear layer with weights that training changes.
 
+#[cfg(feature = "cuda")]
+use candle_core::DType;
 use candle_core::{Device, Tensor};
 
 use super::{OP, PreparedLinear, Weights, cpu};
+#[cfg(feature = "cuda")]
+use super::{cuda, cuda_backward};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::autograd::{Backward, record};
+#[cfg(feature = "cuda")]
+use crate::ops::support::check::argument;
 use crate::ops::support::check::{unsupported, with_slice};
 use crate::ops::support::cpu::elementwise::through_activation;
 use crate::ops::support::cpu::outer::column_sums;
@@ -47,7 +53,7 @@ impl TrainableLinear {
 /// As for [`linear`](super::linear()).
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool.
+/// CPU, on the threads of the current rayon pool; CUDA in f32.
 ///
 /// # Gradients
 /// Of `input`, and the weight and bias of `weights`.
@@ -75,11 +81,26 @@ pub fn linear_trainable(
     activation: Activation,
 ) -> Result<Tensor> {
     let TrainableLinear { weight, bias } = weights;
-    let prepared = PreparedLinear::new(&weight.detach(), &bias.detach())?;
+    let prepared = prepare(weight, bias)?;
     let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
         Ok(LinearBackward { input: input.detach(), weight: weight.detach(), activation })
     })
+}
+
+fn prepare(weight: &Tensor, bias: &Tensor) -> Result<PreparedLinear> {
+    #[cfg(feature = "cuda")]
+    if let device @ Device::Cuda(_) = weight.device() {
+        argument(OP, "weight", weight).dtype(DType::F32)?;
+        return Ok(PreparedLinear {
+            dims: weight.dims2()?.into(),
+            dtype: DType::F32,
+            output: DType::F32,
+            device: device.clone(),
+            weights: Weights::Cuda(std::sync::Arc::new(cuda::Weights::as_they_are(weight, bias)?)),
+        });
+    }
+    PreparedLinear::new(&weight.detach(), &bias.detach())
 }
 
 struct LinearBackward {
@@ -101,6 +122,13 @@ impl Backward for LinearBackward {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
         let device = gradient.device();
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let of_input = wanted[0].then(|| cuda_backward::of_input(&self.weight, &gradient));
+            let of_weight = wanted[1].then(|| cuda_backward::of_weight(&self.input, &gradient));
+            let of_bias = wanted[2].then(|| cuda_backward::of_bias(&gradient));
+            return Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?]);
+        }
         if !matches!(device, Device::Cpu) {
             return Err(unsupported("gradients of linear", device));
         }
@@ -160,6 +188,10 @@ impl Backward for PreparedBackward {
         let dims @ [_, inputs] = self.weights.dims;
         let weight = match &self.weights.weights {
             Weights::Cpu(weights) => weights.unpack(),
+            #[cfg(feature = "cuda")]
+            Weights::Cuda(weights) => {
+                return Ok(vec![Some(cuda_backward::of_input(weights.weight(), &gradient)?)]);
+            }
             #[allow(unreachable_patterns, reason = "other devices are features")]
             _ => return Err(unsupported("gradients of linear", self.weights.device())),
         };

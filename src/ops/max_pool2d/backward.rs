@@ -19,6 +19,12 @@ impl Backward for MaxPool2dBackward {
         gradient: &Tensor,
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            let of_input =
+                super::cuda_backward::input_gradient(&self.input, gradient, &self.params)?;
+            return Ok(vec![Some(of_input)]);
+        }
         let (dims, out_dims) = (self.input.dims4()?.into(), gradient.dims4()?.into());
         let values = match gradient.device() {
             Device::Cpu => with_slice(&self.input, |input| {

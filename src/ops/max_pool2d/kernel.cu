@@ -20,7 +20,8 @@ struct Window {
     unsigned start, end;
 };
 
-__device__ __forceinline__ Window window(const Pool& a, unsigned position, unsigned size) {
+template <typename Pooling>
+__device__ __forceinline__ Window window(const Pooling& a, unsigned position, unsigned size) {
     unsigned start = position * a.stride;
     unsigned end = start + a.kernel;
     return {start > a.padding ? start - a.padding : 0, min(end > a.padding ? end - a.padding : 0, size)};
@@ -63,3 +64,71 @@ __device__ __forceinline__ void pool(const Pool& a) {
 }
 
 FOR_EACH_DTYPE(max_pool2d, pool, Pool)
+
+// The way back, in two launches. The first finds the place of the first of each window's largest values, by the rule
+// above; the second lets each input value collect the gradients of the windows that it won, in their order.
+struct PoolBack {
+    // Of the output, then of the input.
+    Rows pixels;
+    const float* input;
+    const float* gradient;
+    // row * W + column, one per output value.
+    unsigned* winners;
+    float* out;
+    unsigned height, width;
+    unsigned out_height, out_width;
+    unsigned kernel, stride, padding;
+    unsigned unused;
+};
+
+extern "C" __global__ void max_pool2d_winners(const PoolBack a) {
+    for_each_pack<1>(a.pixels, [&](unsigned pixel, unsigned channel) {
+        unsigned channels = a.pixels.columns;
+        unsigned x = pixel % a.out_width;
+        unsigned y = pixel / a.out_width % a.out_height;
+        size_t image = pixel / a.out_width / a.out_height;
+        const float* input = a.input + image * a.height * a.width * channels + channel;
+        Window rows = window(a, y, a.height);
+        Window columns = window(a, x, a.width);
+        float largest = -INFINITY;
+        unsigned winner = rows.start * a.width + columns.start;
+        for (unsigned row = rows.start; row < rows.end; row++) {
+            for (unsigned column = columns.start; column < columns.end; column++) {
+                unsigned place = row * a.width + column;
+                float value = input[(size_t)place * channels];
+                if (value > largest || isnan(value)) {
+                    largest = value;
+                    winner = place;
+                }
+            }
+        }
+        a.winners[(size_t)pixel * channels + channel] = winner;
+    });
+}
+
+// Output positions whose windows hold an input position.
+__device__ __forceinline__ Window windows_over(const PoolBack& a, unsigned position, unsigned outputs) {
+    unsigned end = (position + a.padding) / a.stride + 1;
+    unsigned reach = position + a.padding + 1;
+    unsigned start = reach > a.kernel ? (reach - a.kernel + a.stride - 1) / a.stride : 0;
+    return {start, min(end, outputs)};
+}
+
+extern "C" __global__ void max_pool2d_collect(const PoolBack a) {
+    for_each_pack<1>(a.pixels, [&](unsigned pixel, unsigned channel) {
+        unsigned channels = a.pixels.columns;
+        unsigned x = pixel % a.width;
+        unsigned y = pixel / a.width % a.height;
+        size_t image = pixel / a.width / a.height;
+        Window rows = windows_over(a, y, a.out_height);
+        Window columns = windows_over(a, x, a.out_width);
+        float sum = 0.f;
+        for (unsigned row = rows.start; row < rows.end; row++) {
+            for (unsigned column = columns.start; column < columns.end; column++) {
+                size_t place = ((image * a.out_height + row) * a.out_width + column) * channels + channel;
+                if (a.winners[place] == y * a.width + x) sum += a.gradient[place];
+            }
+        }
+        a.out[(size_t)pixel * channels + channel] = sum;
+    });
+}

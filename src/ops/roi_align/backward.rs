@@ -23,6 +23,11 @@ impl Backward for RoiAlignBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let device = gradient.device();
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let Self { levels, boxes, counts, params } = self;
+            return super::cuda_backward::run(gradient, boxes, counts, levels, wanted, params);
+        }
         let gradients = match device {
             Device::Cpu => {
                 let (boxes, counts, n_slots) = (&self.boxes, &self.counts, self.boxes.dim(1)?);

@@ -9,9 +9,10 @@ use crate::ops::support::cuda::{
 
 const LEVELS: usize = 8;
 
+/// The levels of a pyramid, as kernels know them.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Levels {
+pub(super) struct Levels {
     features: [u64; LEVELS],
     height: [u32; LEVELS],
     width: [u32; LEVELS],
@@ -36,6 +37,21 @@ struct RoiAlign {
 // SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
 unsafe impl DeviceRepr for RoiAlign {}
 
+impl Levels {
+    /// A table of levels `[N, H_l, W_l, C]`, without addresses.
+    pub fn new(dims: &[[usize; 4]], params: &RoiAlignParams) -> Result<Self> {
+        fits(OP, "levels", dims.len(), LEVELS)?;
+        let mut table = Self::default();
+        for (i, [_, height, width, _]) in dims.iter().enumerate() {
+            table.height[i] = *height as u32;
+            table.width[i] = *width as u32;
+            table.scale[i] = params.spatial_scales[i];
+            table.area[i] = least_area(params, i);
+        }
+        Ok(table)
+    }
+}
+
 /// Pools `boxes` `[N, K, 4]` of `levels` to `[N·K, output, output, C]`.
 pub(super) fn run(
     levels: &[&Tensor],
@@ -44,7 +60,6 @@ pub(super) fn run(
     counts: &Tensor,
     params: &RoiAlignParams,
 ) -> Result<Tensor> {
-    fits(OP, "levels", levels.len(), LEVELS)?;
     let device = of(OP, boxes.device())?;
     let (n_images, n_slots, _) = boxes.dims3()?;
     let dtype = levels[0].dtype();
@@ -52,14 +67,10 @@ pub(super) fn run(
     let (tensor, out) = output(device, dtype, (n_images * n_slots, side, side, channels))?;
     let held = levels.iter().map(|level| level.contiguous()).collect::<Result<Vec<_>, _>>()?;
     let mut addresses = vec![out];
-    let mut table = Levels::default();
+    let dims = held.iter().map(|level| Ok(level.dims4()?.into())).collect::<Result<Vec<_>>>()?;
+    let mut table = Levels::new(&dims, params)?;
     for (i, level) in held.iter().enumerate() {
-        let (_, height, width, _) = level.dims4()?;
         table.features[i] = address(level)?;
-        table.height[i] = height as u32;
-        table.width[i] = width as u32;
-        table.scale[i] = params.spatial_scales[i];
-        table.area[i] = least_area(params, i);
         addresses.push(table.features[i]);
     }
     point!(boxes: f32, counts: u32);

@@ -5,6 +5,8 @@ mod cpu;
 mod cpu_backward;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_backward;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

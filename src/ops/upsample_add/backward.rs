@@ -30,6 +30,8 @@ impl Backward for UpsampleAddBackward {
                 })?;
                 Some(Tensor::from_vec(values, &self.coarse, gradient.device())?)
             }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => Some(super::cuda_backward::coarse_gradient(gradient, self.coarse)?),
             other => return Err(unsupported("the gradient of upsample_add", other)),
         };
         Ok(vec![of_coarse, Some(gradient.clone())])

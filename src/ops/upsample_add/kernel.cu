@@ -48,3 +48,55 @@ __device__ __forceinline__ void add(const UpsampleAdd& a) {
 }
 
 FOR_EACH_DTYPE(upsample_add, add, UpsampleAdd)
+
+// The way back: each coarse value adds up the gradients of the fine pixels that it went to.
+struct Collect {
+    // Of the coarse map.
+    Rows pixels;
+    const float* gradient;
+    float* out;
+    unsigned height, width;
+    unsigned coarse_height, coarse_width;
+    float row_ratio, column_ratio;
+};
+
+// The first fine index whose nearest coarse one is at least `index`.
+__device__ __forceinline__ unsigned first_of(unsigned index, float ratio, unsigned coarse, unsigned fine) {
+    // The quotient is off by less than two.
+    float guess = (float)index / ratio - 2.f;
+    unsigned first = guess > 0.f ? (unsigned)guess : 0;
+    while (first < fine && nearest(first, ratio, coarse) < index) first++;
+    return first;
+}
+
+template <unsigned N>
+__device__ __forceinline__ void collect_packs(const Collect& a) {
+    for_each_pack<N>(a.pixels, [&](unsigned pixel, unsigned channel) {
+        unsigned channels = a.pixels.columns;
+        unsigned x = pixel % a.coarse_width;
+        unsigned y = pixel / a.coarse_width % a.coarse_height;
+        size_t image = pixel / a.coarse_width / a.coarse_height;
+        unsigned first_row = first_of(y, a.row_ratio, a.coarse_height, a.height);
+        unsigned first_column = first_of(x, a.column_ratio, a.coarse_width, a.width);
+        float sums[N] = {};
+        for (unsigned row = first_row; row < a.height; row++) {
+            if (nearest(row, a.row_ratio, a.coarse_height) != y) break;
+            for (unsigned column = first_column; column < a.width; column++) {
+                if (nearest(column, a.column_ratio, a.coarse_width) != x) break;
+                float values[N];
+                load<N>(a.gradient + ((image * a.height + row) * a.width + column) * channels + channel, values);
+#pragma unroll
+                for (unsigned i = 0; i < N; i++) sums[i] += values[i];
+            }
+        }
+        store<N>(a.out + (size_t)pixel * channels + channel, sums);
+    });
+}
+
+extern "C" __global__ void upsample_add_collect(const Collect argument) {
+    if (argument.pixels.pack == 4) {
+        collect_packs<4>(argument);
+    } else {
+        collect_packs<1>(argument);
+    }
+}

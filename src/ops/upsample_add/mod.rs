@@ -4,6 +4,8 @@ mod backward;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_backward;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! The passes over memory that optimisers and averages are made of.
 //!
 //! On the CPU each is one pass in place, on all threads; elements don't depend on each other, so results don't depend on
-//! the number of threads. On other devices the same formulas are made of candle's operations.
+//! the number of threads. On CUDA each is one launch in place. On other devices the same formulas are made of candle's
+//! operations.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp3, Layout, Tensor};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
+#[cfg(feature = "cuda")]
+use crate::ops::support::cuda::Update;
 
 /// Elements per task.
 const CHUNK: usize = 1 << 14;
@@ -21,6 +24,10 @@ pub fn combine(x: &Tensor, keep: f64, [a, b]: [(&Tensor, f64); 2]) -> Result<()>
         return zip(x, a.0, b.0, |x, a, b| keep_ * x + by_a * a + by_b * b);
     }
     check(x, a.0, b.0)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Update::Combine { keep: keep_, by_a, by_b }.apply(x, a.0, b.0);
+    }
     store(x, (((x * keep)? + (a.0 * a.1)?)? + (b.0 * b.1)?)?)
 }
 
@@ -34,6 +41,10 @@ pub fn blend(x: &Tensor, keep: f64, (a, by): (&Tensor, f64)) -> Result<()> {
         return zip(x, a, a, |x, a, _| keep_ * x + by_ * a);
     }
     check(x, a, a)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Update::Blend { keep: keep_, by: by_ }.apply(x, a, a);
+    }
     store(x, ((x * keep)? + (a * by)?)?)
 }
 
@@ -48,6 +59,10 @@ pub fn average_squares(x: &Tensor, keep: f64, a: &Tensor, factor: f64) -> Result
         return zip(x, a, a, |x, a, _| keep_ * x + share * (factor_ * a) * (factor_ * a));
     }
     check(x, a, a)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Update::AverageSquares { keep: keep_, share, factor: factor_ }.apply(x, a, a);
+    }
     store(x, ((x * keep)? + ((a * factor)?.sqr()? * (1.0 - keep))?)?)
 }
 
@@ -71,6 +86,12 @@ pub fn step_by_moments(
         });
     }
     check(x, mean, squares)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let update =
+            Update::StepByMoments { keep: keep_, rate: rate_, correction: correction_, eps: eps_ };
+        return update.apply(x, mean, squares);
+    }
     let divisor = ((squares * correction)?.sqrt()? + eps)?;
     store(x, ((x * keep)? - ((mean / divisor)? * rate)?)?)
 }

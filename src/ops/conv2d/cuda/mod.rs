@@ -3,6 +3,7 @@
 //! Without feature `cudnn`, windows are laid out as lines of a matrix, which cuBLAS multiplies with the filters. With it,
 //! cuDNN does all in one kernel, except what it has no kernel for.
 
+pub(super) mod backward;
 #[cfg(feature = "cudnn")]
 mod cudnn;
 mod windows;
@@ -58,6 +59,26 @@ impl Weights {
             filters,
             bias,
         })
+    }
+}
+
+impl Weights {
+    /// From a weight `[O, I, kh, kw]` of f32 that training changes, times `scale` `[O]`: in one launch, and the bias is
+    /// not copied.
+    pub fn for_training(weight: &Tensor, scale: Option<&Tensor>, bias: &Tensor) -> Result<Self> {
+        let bias = bias.detach();
+        Ok(Self {
+            algorithm: Algorithm::PREFERRED,
+            #[cfg(feature = "cudnn")]
+            rounded_bias: bias.clone(),
+            filters: backward::scaled_filters(weight, scale)?,
+            bias,
+        })
+    }
+
+    /// `[O, kh, kw, I]`.
+    pub fn filters(&self) -> &Tensor {
+        &self.filters
     }
 }
 

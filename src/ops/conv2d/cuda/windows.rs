@@ -1,6 +1,7 @@
 //! Sums of a convolution as products of laid-out windows with the filters; see `kernel.cu`.
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{CudaDevice, DType};
 
 use super::Job;
 use crate::error::Result;
@@ -33,45 +34,84 @@ struct Windows {
 // SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
 unsafe impl DeviceRepr for Windows {}
 
+/// Sizes of the windows of an input.
+pub(super) struct Layout<'a> {
+    pub device: &'a CudaDevice,
+    /// `[N, H, W, I]`.
+    pub dims: [usize; 4],
+    /// `[N, Ho, Wo, O]`.
+    pub out_dims: [usize; 4],
+    /// Height and width.
+    pub window: [usize; 2],
+    pub params: Conv2dParams,
+    pub dtype: DType,
+}
+
 impl Job<'_> {
+    fn layout(&self) -> Layout<'_> {
+        let Self { device, dims, out_dims, window, params, dtype, .. } = *self;
+        Layout { device, dims, out_dims, window, params, dtype }
+    }
+
     /// Computes the sums of products, without bias and residual.
     pub fn multiply_windows(&self) -> Result<()> {
-        let terms = self.window[0] * self.window[1] * self.dims[3];
+        let layout = self.layout();
+        let terms = layout.line();
         let columns = self.out_dims[3];
         let filters = address(&self.weights.filters)?;
         let multiply = |rows, lines, out| {
             let product = Product { rows, terms, columns, dtype: self.dtype, output: self.output };
             product.run(self.device, lines, filters, out)
         };
-        if self.window == [1, 1] && self.params == (Conv2dParams { stride: 1, padding: 0 }) {
+        if layout.is_the_input() {
             return multiply(self.pixels(), self.input, self.out);
         }
-        let line = terms * self.dtype.size_in_bytes();
-        let part = part_of(self.pixels(), WINDOW_BYTES / line);
+        let part = layout.part();
         // From the pool, in the order of the stream: layers and threads share the memory without knowing of each other.
-        let lines = Output::<u8>::new(self.device, part * line)?;
+        let lines = Output::<u8>::new(self.device, part * terms * self.dtype.size_in_bytes())?;
         for first in (0..self.pixels()).step_by(part) {
             let rows = part.min(self.pixels() - first);
-            self.lay_out(first, rows, lines.pointer())?;
+            layout.lay_out(self.input, first, rows, lines.pointer())?;
             let offset = first * columns * self.output.size_in_bytes();
             multiply(rows, lines.pointer(), self.out + offset as u64)?;
         }
         Ok(())
     }
+}
+
+impl Layout<'_> {
+    /// Pixels of the output.
+    pub fn pixels(&self) -> usize {
+        self.out_dims[..3].iter().product()
+    }
+
+    /// Values of a window.
+    pub fn line(&self) -> usize {
+        self.window[0] * self.window[1] * self.dims[3]
+    }
+
+    /// Whether each window is a pixel of the input, in the input's order.
+    pub fn is_the_input(&self) -> bool {
+        self.window == [1, 1] && self.params == (Conv2dParams { stride: 1, padding: 0 })
+    }
+
+    /// Windows that are laid out at a time.
+    pub fn part(&self) -> usize {
+        part_of(self.pixels(), WINDOW_BYTES / (self.line() * self.dtype.size_in_bytes()))
+    }
 
     /// Writes the windows of `n` output pixels from `first` on.
-    fn lay_out(&self, first: usize, n: usize, lines: u64) -> Result<()> {
+    pub fn lay_out(&self, input: u64, first: usize, n: usize, lines: u64) -> Result<()> {
         let [_, height, width, channels] = self.dims;
         let [_, out_height, out_width, _] = self.out_dims;
         let [window_height, window_width] = self.window;
         let bytes = channels * self.dtype.size_in_bytes();
-        let divides = |access: &usize| {
-            bytes.is_multiple_of(*access) && self.input.is_multiple_of(*access as u64)
-        };
+        let divides =
+            |access: &usize| bytes.is_multiple_of(*access) && input.is_multiple_of(*access as u64);
         let access = [16, 8, 4].into_iter().find(divides).unwrap_or(2);
         let windows = Windows {
             places: Rows::one_by_one(n * window_height * window_width, bytes / access),
-            input: self.input,
+            input,
             lines,
             first_pixel: first as u32,
             height: height as u32,

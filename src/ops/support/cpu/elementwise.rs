@@ -32,6 +32,10 @@ pub(crate) fn through_activation(
     gradient: &Tensor,
 ) -> Result<Tensor> {
     match (activation, output) {
+        #[cfg(feature = "cuda")]
+        (Activation::Relu, Some(output)) if gradient.device().is_cuda() => {
+            crate::ops::support::cuda::through_relu(output, gradient)
+        }
         (Activation::Relu, Some(output)) => map2(
             output,
             gradient,

@@ -22,10 +22,47 @@ pub(crate) struct Product {
     pub output: DType,
 }
 
+/// Whether a matrix has a row for each of its own indices, or for each term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// The terms of a sum are side by side.
+    Own,
+    /// They are one below the other.
+    Terms,
+}
+
 impl Product {
     /// Multiplies matrices at these addresses. Sums are in f32 whatever the dtypes are; products of f32 are exact unless
     /// candle's `set_gemm_reduced_precision_f32` allows TF32.
     pub fn run(self, device: &CudaDevice, left: u64, right: u64, out: u64) -> Result<()> {
+        self.multiply(device, (left, Rows::Own), (right, Rows::Own), out, 0.0)
+    }
+
+    /// `out[r, c] = Σ left[r, t] · right[t, c]`, as the gradient of a layer's input is computed.
+    pub fn run_plain(self, device: &CudaDevice, left: u64, right: u64, out: u64) -> Result<()> {
+        self.multiply(device, (left, Rows::Own), (right, Rows::Terms), out, 0.0)
+    }
+
+    /// `out[r, c] = keep · out[r, c] + Σ left[t, r] · right[t, c]`, as the gradient of a layer's weight is computed.
+    pub fn run_outer(
+        self,
+        device: &CudaDevice,
+        left: u64,
+        right: u64,
+        out: u64,
+        keep: f32,
+    ) -> Result<()> {
+        self.multiply(device, (left, Rows::Terms), (right, Rows::Terms), out, keep)
+    }
+
+    fn multiply(
+        self,
+        device: &CudaDevice,
+        (left, left_rows): (u64, Rows),
+        (right, right_rows): (u64, Rows),
+        out: u64,
+        keep: f32,
+    ) -> Result<()> {
         let Self { rows, terms, columns, dtype, output } = self;
         if rows == 0 || columns == 0 {
             return Ok(());
@@ -36,26 +73,37 @@ impl Product {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
         };
         count(Event::Product);
-        let (one, zero) = (1f32, 0f32);
+        let one = 1f32;
+        let (transposed, plain) =
+            (sys::cublasOperation_t::CUBLAS_OP_T, sys::cublasOperation_t::CUBLAS_OP_N);
+        // Length of a line in memory, and what turns it to what cuBLAS multiplies.
+        let (left_line, left_turn) = match left_rows {
+            Rows::Own => (terms, plain),
+            Rows::Terms => (rows, transposed),
+        };
+        let (right_line, right_turn) = match right_rows {
+            Rows::Own => (terms, transposed),
+            Rows::Terms => (columns, plain),
+        };
         let blas = device.cublas_handle();
         // SAFETY: handle and addresses are live, and the matrices have the sizes given. cuBLAS counts along columns: to
-        // it, each matrix is its own transpose, so `outᵀ = right · leftᵀ` is asked for, of a transposed `rightᵀ`.
+        // it, each matrix is its own transpose, so `outᵀ = right · leftᵀ` is asked for.
         unsafe {
             result::gemm_ex(
                 *blas.handle(),
-                sys::cublasOperation_t::CUBLAS_OP_T,
-                sys::cublasOperation_t::CUBLAS_OP_N,
+                right_turn,
+                left_turn,
                 columns as i32,
                 rows as i32,
                 terms as i32,
                 (&raw const one).cast(),
                 right as *const _,
                 number(dtype),
-                terms as i32,
+                right_line.max(1) as i32,
                 left as *const _,
                 number(dtype),
-                terms as i32,
-                (&raw const zero).cast(),
+                left_line.max(1) as i32,
+                (&raw const keep).cast(),
                 out as *mut _,
                 number(output),
                 columns as i32,

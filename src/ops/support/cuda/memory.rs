@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, DType, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor};
 use half::{bf16, f16};
 
 use crate::error::Result;
@@ -64,10 +64,14 @@ impl<T: CudaDType + DeviceRepr> Output<T> {
         self.values.device_ptr(&self.device.cuda_stream()).0
     }
 
+    /// The values as storage, for an op of candle's.
+    pub fn into_storage(self) -> CudaStorage {
+        T::wrap_cuda_slice(self.values, self.device)
+    }
+
     /// The values as a tensor, cut off from any graph.
     pub fn into_tensor(self, shape: impl Into<Shape>) -> Tensor {
-        let storage = T::wrap_cuda_slice(self.values, self.device);
-        Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+        Tensor::from_storage(Storage::Cuda(self.into_storage()), shape, BackpropOp::none(), false)
     }
 }
 

@@ -13,6 +13,7 @@ mod graph;
 mod kernels;
 mod launch;
 mod memory;
+mod passes;
 mod rows;
 mod staging;
 mod tables;
@@ -25,6 +26,10 @@ pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
 pub(crate) use launch::{Grid, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
+pub(crate) use passes::{
+    Permutation, Update, check_f32, column_sums, part_of_rows, scalar, scale_by, squares,
+    through_relu, total_of_parts,
+};
 pub(crate) use rows::Rows;
 pub(crate) use staging::{upload, upload_into};
 pub(crate) use tables::{ImageSizes, Table, fits};

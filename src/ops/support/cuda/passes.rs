@@ -1,0 +1,221 @@
+//! Passes over whole tensors of f32 that the gradients of several ops and the optimisers need; see `support/kernel.cu`.
+//!
+//! Factors travel as arguments. Nothing copies or waits, and no result depends on the order in which threads run.
+
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{CudaDevice, DType, Shape, Tensor};
+
+use super::{Grid, Output, SUPPORT, launch, of, output, pointer};
+use crate::error::Result;
+use crate::ops::support::check::argument;
+
+const OP: &str = "gradient";
+
+/// Requires a gradient of f32: training computes in it.
+pub(crate) fn check_f32(gradient: &Tensor) -> Result<()> {
+    argument(OP, "gradient", gradient).dtype(DType::F32).map(|_| ())
+}
+
+/// A scalar.
+pub(crate) fn scalar(device: &CudaDevice, value: f32) -> Result<Output<f32>> {
+    let out = Output::<f32>::new(device, 1)?;
+    launch!(device, SUPPORT, "support_fill", Grid::over(1), value, out.pointer(), 1u64);
+    Ok(out)
+}
+
+/// `values · factor`, the factor being a tensor of one value.
+pub(crate) fn scale_by(values: &Tensor, factor: &Tensor) -> Result<Tensor> {
+    let device = of(OP, values.device())?;
+    let n = values.elem_count();
+    let (tensor, out) = output(device, DType::F32, values.shape())?;
+    let (values, factor) = (pointer::<f32>(values)?, pointer::<f32>(factor)?);
+    launch!(device, SUPPORT, "support_scale_by", Grid::over(n), values, factor, out, n as u64);
+    Ok(tensor)
+}
+
+/// The gradient where the output is positive, else 0; contiguous tensors.
+pub(crate) fn through_relu(activated: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+    check_f32(gradient)?;
+    let device = of(OP, gradient.device())?;
+    let n = gradient.elem_count();
+    let (tensor, out) = output(device, DType::F32, gradient.shape())?;
+    let (activated, gradient) = (pointer::<f32>(activated)?, pointer::<f32>(gradient)?);
+    let grid = Grid::over(n);
+    launch!(device, SUPPORT, "support_through_relu", grid, activated, gradient, out, n as u64);
+    Ok(tensor)
+}
+
+/// Values in another order of axes.
+pub(crate) struct Permutation {
+    /// Of the result.
+    pub dims: [usize; 3],
+    /// Of the values, along each axis of the result.
+    pub strides: [usize; 3],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Permute {
+    values: u64,
+    scale: u64,
+    out: u64,
+    strides: [u64; 3],
+    dims: [u32; 3],
+    unused: u32,
+}
+
+// SAFETY: plain numbers in C's order, without padding; the twin is in support/kernel.cu.
+unsafe impl DeviceRepr for Permute {}
+
+impl Permutation {
+    /// Permutes the f32 values at an address to a tensor of this shape; with `scale`, times one factor for each index of
+    /// the first axis.
+    pub fn apply(
+        &self,
+        device: &CudaDevice,
+        values: u64,
+        scale: Option<&Tensor>,
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor> {
+        let (tensor, out) = output(device, DType::F32, shape)?;
+        let argument = Permute {
+            values,
+            scale: scale.map(pointer::<f32>).transpose()?.unwrap_or(0),
+            out,
+            strides: self.strides.map(|stride| stride as u64),
+            dims: self.dims.map(|dim| dim as u32),
+            unused: 0,
+        };
+        let grid = Grid::over(self.dims.iter().product());
+        launch!(device, SUPPORT, "support_permute", grid, argument);
+        Ok(tensor)
+    }
+}
+
+/// Rows that a thread adds up where there are `rows` in all: as many as there are parts then.
+pub(crate) fn part_of_rows(rows: usize) -> usize {
+    rows.isqrt().max(1)
+}
+
+/// The sums of the columns of a matrix of f32 at an address, `[columns]`: in two launches, of parts of the rows and of the
+/// parts' sums.
+pub(crate) fn column_sums(
+    device: &CudaDevice,
+    values: u64,
+    rows: usize,
+    columns: usize,
+) -> Result<Output<f32>> {
+    let part = part_of_rows(rows);
+    let parts = rows.div_ceil(part);
+    let sums = Output::<f32>::new(device, parts * columns)?;
+    sum_parts(device, values, (rows, columns), part, sums.pointer())?;
+    total_of_parts(device, sums.pointer(), parts, columns)
+}
+
+/// Adds up the rows of each part.
+fn sum_parts(
+    device: &CudaDevice,
+    values: u64,
+    (rows, columns): (usize, usize),
+    part: usize,
+    sums: u64,
+) -> Result<()> {
+    let n = rows.div_ceil(part) * columns;
+    launch!(
+        device,
+        SUPPORT,
+        "support_column_sums",
+        Grid::over(n),
+        values,
+        sums,
+        rows as u64,
+        columns as u32,
+        part as u32,
+        n as u64,
+    );
+    Ok(())
+}
+
+/// The sum of what parts of rows have been summed to, `[parts, columns]` at an address.
+pub(crate) fn total_of_parts(
+    device: &CudaDevice,
+    sums: u64,
+    parts: usize,
+    columns: usize,
+) -> Result<Output<f32>> {
+    let total = Output::<f32>::new(device, columns)?;
+    // Without parts, the sums are those of one that is empty.
+    launch!(
+        device,
+        SUPPORT,
+        "support_column_sums",
+        Grid::over(columns),
+        sums,
+        total.pointer(),
+        parts as u64,
+        columns as u32,
+        parts.max(1) as u32,
+        columns as u64,
+    );
+    Ok(total)
+}
+
+/// The sum of the squares of each tensor, `[n]` f64, for one download.
+pub(crate) fn squares(device: &CudaDevice, tensors: &[Tensor]) -> Result<Tensor> {
+    /// Sums of a tensor before they are added up.
+    const THREADS: usize = 4096;
+    let totals = Output::<f64>::new(device, tensors.len())?;
+    let parts = Output::<f64>::new(device, THREADS)?;
+    for (place, tensor) in tensors.iter().enumerate() {
+        check_f32(tensor)?;
+        let n = tensor.elem_count();
+        let threads = n.clamp(1, THREADS);
+        let (values, sums) = (pointer::<f32>(tensor)?, parts.pointer());
+        let grid = Grid::over(threads);
+        launch!(device, SUPPORT, "support_squares", grid, values, n as u64, sums, threads as u32);
+        let total = totals.pointer() + (place * size_of::<f64>()) as u64;
+        let grid = Grid::blocks((1, 1), 256);
+        launch!(device, SUPPORT, "support_total", grid, sums, threads as u32, total);
+    }
+    Ok(totals.into_tensor(tensors.len()))
+}
+
+/// A change of a tensor in place, by values of the same shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Update {
+    /// `keep · x + by_a · a + by_b · b`.
+    Combine { keep: f32, by_a: f32, by_b: f32 },
+    /// `keep · x + by · a`.
+    Blend { keep: f32, by: f32 },
+    /// `keep · x + share · (factor · a)²`.
+    AverageSquares { keep: f32, share: f32, factor: f32 },
+    /// `keep · x − rate · a / (√(b · correction) + eps)`.
+    StepByMoments { keep: f32, rate: f32, correction: f32, eps: f32 },
+}
+
+impl Update {
+    /// Changes `x` in one launch. All tensors are f32, contiguous and of one shape.
+    pub fn apply(self, x: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+        let device = of("optimizer", x.device())?;
+        let n = x.elem_count();
+        let (x, a, b) = (pointer::<f32>(x)?, pointer::<f32>(a)?, pointer::<f32>(b)?);
+        let (grid, n) = (Grid::over(n), n as u64);
+        match self {
+            Self::Combine { keep, by_a, by_b } => {
+                launch!(device, SUPPORT, "support_combine", grid, x, a, b, keep, by_a, by_b, n);
+            }
+            Self::Blend { keep, by } => {
+                launch!(device, SUPPORT, "support_blend", grid, x, a, keep, by, n);
+            }
+            Self::AverageSquares { keep, share, factor } => {
+                let kernel = "support_average_squares";
+                launch!(device, SUPPORT, kernel, grid, x, a, keep, share, factor, n);
+            }
+            Self::StepByMoments { keep, rate, correction, eps } => {
+                let kernel = "support_step_by_moments";
+                launch!(device, SUPPORT, kernel, grid, x, a, b, keep, rate, correction, eps, n);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+// Passes over whole tensors of f32 that the gradients of several ops and the optimisers need. Each value is computed by one
+// thread, and sums have a fixed order: results are the same from run to run.
+
+__device__ __forceinline__ unsigned long long place() {
+    return (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+extern "C" __global__ void support_fill(float value, float* out, unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) out[i] = value;
+}
+
+// The factor is on the device, where it was computed.
+extern "C" __global__ void support_scale_by(const float* values, const float* factor, float* out, unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) out[i] = values[i] * *factor;
+}
+
+extern "C" __global__ void support_through_relu(const float* output, const float* gradient, float* out,
+                                                unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) out[i] = output[i] > 0.f ? gradient[i] : 0.f;
+}
+
+struct Permute {
+    const float* values;
+    // One per first axis of the result, or null.
+    const float* scale;
+    float* out;
+    // Of the values, along each axis of the result.
+    unsigned long long strides[3];
+    unsigned dims[3];
+    unsigned unused;
+};
+
+// out[i, j, k] = scale[i] * values[i * strides[0] + j * strides[1] + k * strides[2]]
+extern "C" __global__ void support_permute(const Permute a) {
+    unsigned long long at = place();
+    unsigned long long plane = (unsigned long long)a.dims[1] * a.dims[2];
+    if (at >= a.dims[0] * plane) return;
+    unsigned long long i = at / plane, j = at % plane / a.dims[2], k = at % a.dims[2];
+    float value = a.values[i * a.strides[0] + j * a.strides[1] + k * a.strides[2]];
+    a.out[at] = a.scale ? a.scale[i] * value : value;
+}
+
+// A thread per part of the rows and column.
+extern "C" __global__ void support_column_sums(const float* values, float* sums, unsigned long long rows, unsigned columns,
+                                               unsigned part, unsigned long long n) {
+    unsigned long long i = place();
+    if (i >= n) return;
+    unsigned long long column = i % columns, first = i / columns * part;
+    unsigned long long end = first + part < rows ? first + part : rows;
+    float sum = 0.f;
+    for (unsigned long long row = first; row < end; row++) sum += values[row * columns + column];
+    sums[i] = sum;
+}
+
+// Thread i of `threads` sums the squares of every `threads`-th value.
+extern "C" __global__ void support_squares(const float* values, unsigned long long n, double* sums, unsigned threads) {
+    unsigned long long thread = place();
+    if (thread >= threads) return;
+    double sum = 0.;
+    for (unsigned long long i = thread; i < n; i += threads) sum += (double)values[i] * (double)values[i];
+    sums[thread] = sum;
+}
+
+// One block; the sum of all, in a fixed order.
+extern "C" __global__ void support_total(const double* sums, unsigned n, double* total) {
+    __shared__ double parts[256];
+    double sum = 0.;
+    for (unsigned i = threadIdx.x; i < n; i += 256) sum += sums[i];
+    parts[threadIdx.x] = sum;
+    for (unsigned width = 128; width > 0; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x < width) parts[threadIdx.x] += parts[threadIdx.x + width];
+    }
+    if (threadIdx.x == 0) *total = parts[0];
+}
+
+// x = keep * x + by_a * a + by_b * b
+extern "C" __global__ void support_combine(float* x, const float* a, const float* b, float keep, float by_a, float by_b,
+                                           unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) x[i] = keep * x[i] + by_a * a[i] + by_b * b[i];
+}
+
+// x = keep * x + by * a
+extern "C" __global__ void support_blend(float* x, const float* a, float keep, float by, unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) x[i] = keep * x[i] + by * a[i];
+}
+
+// x = keep * x + share * (factor * a)^2
+extern "C" __global__ void support_average_squares(float* x, const float* a, float keep, float share, float factor,
+                                                   unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) x[i] = keep * x[i] + share * (factor * a[i]) * (factor * a[i]);
+}
+
+// x = keep * x - rate * mean / (sqrt(squares * correction) + eps)
+extern "C" __global__ void support_step_by_moments(float* x, const float* mean, const float* squares, float keep,
+                                                   float rate, float correction, float eps, unsigned long long n) {
+    unsigned long long i = place();
+    if (i < n) x[i] = keep * x[i] - rate * mean[i] / (sqrtf(squares[i] * correction) + eps);
+}
