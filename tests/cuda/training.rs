@@ -6,8 +6,8 @@ use candle_core::{Device, Tensor, Var};
 use candle_detection::Result;
 use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
-    Average, Batch, BatchSource, Course, EpochReport, Flow, Gradients, Momentum, Observer,
-    Optimizer, Parameter, ParameterGroups, ParameterKind, Position, RandomSampler, RunFolder,
+    Average, Batch, BatchSource, Course, Flow, Gradients, Milestone, Momentum, Observer, Optimizer,
+    Parameter, ParameterGroups, ParameterKind, Position, RandomSampler, RunFolder, RunLength,
     Schedule, StepReport, Trainer, TrainerOptions, UpdateRule, WarmUp,
 };
 
@@ -236,7 +236,7 @@ impl Observer for Log {
         Ok(Flow::Continue)
     }
 
-    fn epoch(&mut self, _: &EpochReport<'_>) -> Result<Option<f64>> {
+    fn evaluate(&mut self, _: &Milestone<'_>) -> Result<Option<f64>> {
         Ok(None)
     }
 }
@@ -249,7 +249,8 @@ fn a_run_follows_that_of_the_cpu() {
     let run = |device: &Device, resume: bool| {
         let folder = std::env::temp_dir().join(format!("run-{}", std::process::id()));
         let options = TrainerOptions {
-            epochs: 1 + u64::from(resume),
+            length: RunLength::Epochs(1 + u64::from(resume)),
+            evaluate_every: 1,
             seed: 5,
             schedule: Schedule {
                 rate: 0.005,
