@@ -314,7 +314,8 @@ fn activation(shape: &Shape) -> CudnnResult<Descriptor<sys::cudnnActivationDescr
     } else {
         sys::cudnnActivationMode_t::CUDNN_ACTIVATION_IDENTITY
     };
-    let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+    // The only one that cuDNN takes in a convolution: behind a ReLU, NaN becomes 0.
+    let nan = sys::cudnnNanPropagation_t::CUDNN_NOT_PROPAGATE_NAN;
     // SAFETY: the descriptor is alive.
     unsafe { result::set_activation_descriptor(object, mode, nan, 0.0) }?;
     Ok(descriptor)
