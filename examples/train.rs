@@ -5,6 +5,7 @@
 //! train --train cards/train --val cards/val --out runs/cards --epochs 12 --resume
 //! detect --model runs/cards/model.toml --weights runs/cards/best.safetensors photo.jpg
 //! ```
+//! Started by torchrun, srun or mpirun, the processes train together, on a GPU each (feature `nccl`).
 //! `docs/fine-tuning.md` is the guide.
 
 #[path = "train/args.rs"]
@@ -21,16 +22,18 @@ mod logs;
 mod model;
 #[path = "train/progress.rs"]
 mod progress;
+#[path = "train/ranks.rs"]
+mod ranks;
 #[path = "train/run.rs"]
 mod run;
 #[path = "train/settings.rs"]
 mod settings;
 
 use anyhow::Result;
-use candle_detection::device;
 use clap::Parser;
 
 use args::Args;
+use ranks::Ranks;
 
 /// Feature maps and gradients are dropped and made anew all the time; see its documentation.
 #[global_allocator]
@@ -39,12 +42,15 @@ static ALLOCATOR: candle_detection::memory::ReusingAllocator =
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let device = device::parse(&args.device)?;
+    let ranks = Ranks::from_environment()?;
+    let device = ranks.device(&args.device)?;
     let dataset = data::open(&args.data.train, args.data.images.as_deref())?;
     let config = model::describe(&args.model, &dataset)?;
     let set = data::training_set(&args, dataset, &config)?;
-    let validation = data::validation(&args)?;
-    settings::open_folder(&args, &config, set.dataset().path())?;
+    let validation = if ranks.is_first() { data::validation(&args)? } else { None };
+    if ranks.is_first() {
+        settings::open_folder(&args, &ranks, &config, set.dataset().path())?;
+    }
     let network = model::load(&args, &config, &device)?;
     eprintln!(
         "{} images, {} classes, {} values to train",
@@ -52,5 +58,5 @@ fn main() -> Result<()> {
         config.num_classes - 1,
         network.parameters().trainable().iter().map(|p| p.var.elem_count()).sum::<usize>()
     );
-    run::run(&args, &config, network, set, validation, device)
+    run::run(&args, &ranks, &config, network, run::Data { set, validation }, device)
 }

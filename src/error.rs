@@ -290,6 +290,16 @@ pub enum Error {
         /// What would be right.
         expected: String,
     },
+    /// The processes of a run have not found each other.
+    #[error("rank {rank}: the ranks did not meet at {address}: {problem}")]
+    Rendezvous {
+        /// Who says so.
+        rank: usize,
+        /// Where they should have met: rank 0's address and port.
+        address: String,
+        /// What happened.
+        problem: String,
+    },
     /// The processes of a run have lost each other.
     #[error("rank {rank}: {problem}; start all ranks again, they go on from the last snapshot")]
     Parallel {

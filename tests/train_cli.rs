@@ -226,3 +226,17 @@ fn a_run_is_not_mixed_with_another() {
     let (success, lines) = run(&mut train(data.path(), &folder.path().join("new"), &misfit));
     assert!(!success && lines.contains("/nowhere.safetensors"), "{lines}");
 }
+
+/// What torchrun sets is not passed over in silence where processes can't train together.
+#[test]
+fn several_processes_without_gpus_are_refused() {
+    let data = scenes();
+    let out = data.path().join("run");
+    let mut command = train(data.path(), &out, &["--epochs", "1"]);
+    let launched = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")];
+    let (success, message) = run(command.envs(launched));
+    assert!(!success);
+    let cure = if cfg!(feature = "nccl") { "--device cuda" } else { "--features cudnn,nccl" };
+    assert!(message.contains("2 processes") && message.contains(cure), "{message}");
+    assert!(!out.exists());
+}

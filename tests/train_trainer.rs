@@ -509,6 +509,38 @@ fn a_rank_that_fails_ends_all() {
 }
 
 #[test]
+fn a_rank_that_cannot_see_the_snapshots_ends_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let run_folder = |place: &str| Some(RunFolder::new(&folder.path().join(place), 1));
+    let mut first =
+        Trainer::new(network(), options(1), run_folder("seen"), Arc::new(Alone)).unwrap();
+    let mut source = Rectangles { batch: 1, rank: 0, ranks: 1, poisoned: None };
+    first.run(&mut source, &mut Log::default()).unwrap();
+    let step = first.numbers().step;
+    let messages: Vec<String> = std::thread::scope(|scope| {
+        let handles: Vec<_> = ThreadCommunicator::group(2)
+            .into_iter()
+            .zip(["seen", "elsewhere"])
+            .map(|(communicator, place)| {
+                let place = run_folder(place);
+                scope.spawn(move || {
+                    let rank = communicator.rank();
+                    let mut trainer =
+                        Trainer::new(network(), options(2), place, Arc::new(communicator)).unwrap();
+                    trainer.resume().unwrap();
+                    let mut source = Rectangles { batch: 1, rank, ranks: 2, poisoned: None };
+                    trainer.run(&mut source, &mut Log::default()).unwrap_err().to_string()
+                })
+            })
+            .collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    for message in messages {
+        assert!(message.contains(&format!("[{step}, 0]")), "{message}");
+    }
+}
+
+#[test]
 fn options_that_make_no_sense_are_named() {
     type Edit = fn(&mut TrainerOptions);
     let cases: [(&str, Edit); 8] = [

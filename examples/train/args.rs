@@ -41,7 +41,7 @@ pub struct Args {
     /// Threads that decode and vary images.
     #[arg(long, default_value = "2", value_name = "N")]
     pub threads: NonZeroUsize,
-    /// cpu, cuda or cuda:N.
+    /// cpu, cuda or cuda:N; for processes started by torchrun, srun or mpirun, cuda, which is then a GPU for each.
     #[arg(long, default_value = "cpu", value_name = "D")]
     pub device: String,
 }
@@ -101,7 +101,7 @@ pub struct CourseArgs {
     /// Updates, in place of epochs.
     #[arg(long, value_name = "N")]
     pub iterations: Option<u64>,
-    /// Images of a batch.
+    /// Images of a batch, for each process.
     #[arg(long, default_value = "2", value_name = "N")]
     pub batch_size: NonZeroUsize,
     /// Batches whose gradients make one update.

@@ -11,15 +11,15 @@ use super::args::{Args, CourseArgs, OptimizerName, ScheduleName};
 const USUAL_IMAGES: f64 = 16.0;
 const USUAL_RATE: f64 = 0.02;
 
-/// The options of a run over so many batches per epoch.
-pub fn options(args: &Args, batches: usize) -> TrainerOptions {
+/// The options of a run over so many batches per epoch, of so many processes.
+pub fn options(args: &Args, batches: usize, ranks: usize) -> TrainerOptions {
     let course = &args.course;
     let length = course.iterations.map_or(RunLength::Epochs(course.epochs), RunLength::Updates);
     let per_epoch = batches.div_ceil(course.accumulate.get()) as u64;
     TrainerOptions {
         length,
         seed: args.seed,
-        schedule: schedule(course, length.updates(per_epoch), per_epoch),
+        schedule: schedule(course, length.updates(per_epoch), per_epoch, ranks),
         rule: update_rule(course),
         groups: groups(course),
         clip_norm: course.clip,
@@ -46,8 +46,8 @@ fn groups(args: &CourseArgs) -> ParameterGroups {
     ParameterGroups { weight_decay: args.weight_decay.unwrap_or(usual), decay, rates: Vec::new() }
 }
 
-fn schedule(args: &CourseArgs, total: u64, per_epoch: u64) -> Schedule {
-    let images = (args.batch_size.get() * args.accumulate.get()) as f64;
+fn schedule(args: &CourseArgs, total: u64, per_epoch: u64, ranks: usize) -> Schedule {
+    let images = (args.batch_size.get() * args.accumulate.get() * ranks) as f64;
     let usual = match args.optimizer {
         OptimizerName::Sgd | OptimizerName::Nesterov => USUAL_RATE * images / USUAL_IMAGES,
         OptimizerName::Adamw => 1e-4,

@@ -8,7 +8,7 @@ use candle_detection::config::ModelConfig;
 use candle_detection::dataset::CocoDataset;
 use candle_detection::structures::{ImageSize, MaskUse};
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
-use candle_detection::train::{Loader, LoaderOptions, TrainingSet, Unlabelled};
+use candle_detection::train::{Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 
 use super::args::{Args, VarietyArgs};
 
@@ -59,12 +59,18 @@ pub fn training_set(
     Ok(set)
 }
 
-pub fn loader(args: &Args, set: Arc<TrainingSet>, config: &ModelConfig) -> Result<Loader> {
+pub fn loader(
+    args: &Args,
+    part: Part,
+    set: Arc<TrainingSet>,
+    config: &ModelConfig,
+) -> Result<Loader> {
     let options = LoaderOptions {
         augmentation: augmentation(&args.variety, config)?,
         min_sizes: min_sizes(&args.variety, config)?,
         threads: args.threads,
         ahead: args.threads.get() + 2,
+        part,
         ..LoaderOptions::new(args.course.batch_size, args.seed)
     };
     Ok(Loader::new(set, options)?)

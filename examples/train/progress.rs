@@ -18,16 +18,18 @@ pub struct Meter {
     /// When updates ended, and how many images each had.
     ends: VecDeque<(Instant, usize)>,
     last_line: Option<Instant>,
+    /// Processes, each with as many images.
+    ranks: usize,
 }
 
 impl Meter {
-    pub fn new(total: u64, done: u64) -> Self {
+    pub fn new(total: u64, done: u64, ranks: usize) -> Self {
         let style = "{bar:24} {pos}/{len} updates · {msg} · {eta} left";
         let style =
             ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = ProgressBar::new(total).with_style(style).with_position(done);
         bar.reset_eta();
-        Self { bar, ends: VecDeque::new(), last_line: None }
+        Self { bar, ends: VecDeque::new(), last_line: None, ranks }
     }
 
     /// Images per second of late; 0 as long as nobody can know.
@@ -40,7 +42,7 @@ impl Meter {
 
     pub fn update(&mut self, report: &StepReport) {
         let StepReport { step, images, losses, .. } = *report;
-        self.ends.push_back((Instant::now(), images));
+        self.ends.push_back((Instant::now(), images * self.ranks));
         if self.ends.len() > WINDOW {
             self.ends.pop_front();
         }

@@ -9,7 +9,6 @@ use candle_core::Device;
 use candle_detection::Error;
 use candle_detection::config::ModelConfig;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
     BatchSource, Flow, Losses, Milestone, Network, Observer, RunFolder, Snapshot, StepReport,
     Trainer, TrainingSet,
@@ -18,23 +17,32 @@ use candle_detection::train::{
 use super::args::Args;
 use super::logs::{Logs, StepFigures};
 use super::progress::Meter;
+use super::ranks::{Connection, Ranks};
 use super::{course, data, evaluation};
+
+/// What is learned from, and what is evaluated.
+pub struct Data {
+    pub set: TrainingSet,
+    pub validation: Option<CocoDataset>,
+}
 
 /// Trains to the end of the run, from its last snapshot on where it is resumed.
 pub fn run(
     args: &Args,
+    ranks: &Ranks,
     config: &ModelConfig,
     network: Network,
-    set: TrainingSet,
-    validation: Option<CocoDataset>,
+    data: Data,
     device: Device,
 ) -> Result<()> {
-    let mut loader = data::loader(args, Arc::new(set), config)?;
+    let mut loader = data::loader(args, ranks.part(), Arc::new(data.set), config)?;
     let batches = loader.batches_per_epoch();
-    let options = course::options(args, batches);
+    let options = course::options(args, batches, ranks.count());
     let total = options.length.updates(options.updates_per_epoch(batches));
     let folder = RunFolder::new(&args.out, args.keep);
-    let mut trainer = Trainer::new(network, options, Some(folder.clone()), Arc::new(Alone))?;
+    // Last, as ranks that are connected wait for each other, also for one that has failed.
+    let Connection { communicator, close } = ranks.connect(&device)?;
+    let mut trainer = Trainer::new(network, options, Some(folder.clone()), communicator)?;
     if args.resume {
         match trainer.resume()? {
             Some(step) => eprintln!("going on after {step} of {total} updates"),
@@ -43,15 +51,19 @@ pub fn run(
             }
         }
     }
+    if !ranks.is_first() {
+        trainer.run(&mut loader, &mut Quiet)?;
+        return Ok(close()?);
+    }
     let step = trainer.numbers().step;
     let mut reporter = Reporter {
         log_every: args.log_every.get() as u64,
         config,
-        validation,
+        validation: data.validation,
         device,
         folder: folder.clone(),
         logs: Logs::open(&args.out, step)?,
-        meter: Meter::new(total, step),
+        meter: Meter::new(total, step, ranks.count()),
         window: Vec::new(),
     };
     if let Err(error) = trainer.run(&mut loader, &mut reporter) {
@@ -59,7 +71,21 @@ pub fn run(
     }
     reporter.meter.finish();
     reporter.logs.summarize()?;
-    keep_last(&folder)
+    keep_last(&folder)?;
+    Ok(close()?)
+}
+
+/// What other ranks than the first have to say.
+struct Quiet;
+
+impl Observer for Quiet {
+    fn step(&mut self, _: &StepReport) -> candle_detection::Result<Flow> {
+        Ok(Flow::Continue)
+    }
+
+    fn evaluate(&mut self, _: &Milestone<'_>) -> candle_detection::Result<Option<f64>> {
+        Ok(None)
+    }
 }
 
 /// Logs, evaluates, and tells how the run is doing.

@@ -9,10 +9,19 @@ use candle_detection::config::ModelConfig;
 use candle_detection::eval::RunSettings;
 
 use super::args::Args;
+use super::ranks::Ranks;
+
+/// Processes of the run; folders that don't say are of one.
+const RANKS: &str = "ranks";
 
 /// Makes the folder of a run with its model file, or checks that it is the folder of this one.
-pub fn open_folder(args: &Args, config: &ModelConfig, annotations: &Path) -> Result<()> {
-    let settings = settings(args, config, annotations)?;
+pub fn open_folder(
+    args: &Args,
+    ranks: &Ranks,
+    config: &ModelConfig,
+    annotations: &Path,
+) -> Result<()> {
+    let settings = settings(args, config, annotations)?.set(RANKS, ranks.count());
     let path = args.out.join("settings.json");
     if !path.exists() {
         fs::create_dir_all(&args.out)
@@ -29,7 +38,8 @@ pub fn open_folder(args: &Args, config: &ModelConfig, annotations: &Path) -> Res
     let before: RunSettings =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
     for (name, value) in settings.iter() {
-        let old = before.get(name).unwrap_or("not set");
+        let unsaid = if name == RANKS { "1" } else { "not set" };
+        let old = before.get(name).unwrap_or(unsaid);
         if old != value {
             bail!(
                 "the run in {out} has {name} {old}, not {value}; it can be resumed as it was begun"

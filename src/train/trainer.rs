@@ -138,6 +138,7 @@ impl Trainer {
             return Err(option("batches_per_epoch", "0", "at least 1; is the data set empty?"));
         }
         self.check_folder()?;
+        self.check_ranks()?;
         let steps = self.options.length.updates(self.options.updates_per_epoch(batches));
         // The interruption may have come between a snapshot and its evaluation.
         if let Some(snapshot) = self.resumed.take()
@@ -184,6 +185,30 @@ impl Trainer {
                     .to_owned(),
             }),
         }
+    }
+
+    /// Refuses ranks that go on from different steps, such as one that can't see the run's folder.
+    fn check_ranks(&self) -> Result<()> {
+        let communicator = self.communicator.as_ref();
+        if communicator.world_size() == 1 {
+            return Ok(());
+        }
+        // In two parts, as f32 holds 24 bits exactly.
+        let (low, high) = (self.numbers.step % (1 << 24), self.numbers.step >> 24);
+        let mut steps = vec![0.0; 2 * communicator.world_size()];
+        steps[2 * communicator.rank()..][..2].copy_from_slice(&[low as f32, high as f32]);
+        let all = self.exchange(steps)?;
+        let steps: Vec<u64> =
+            all.chunks_exact(2).map(|step| step[0] as u64 + ((step[1] as u64) << 24)).collect();
+        if steps.iter().all(|step| *step == self.numbers.step) {
+            return Ok(());
+        }
+        Err(Error::TrainingState {
+            what: "the steps that ranks go on from, by rank".to_owned(),
+            found: format!("{steps:?}"),
+            expected: "the same for all; every rank must be able to read the run's folder"
+                .to_owned(),
+        })
     }
 
     /// Makes one update from as many batches as it takes.

@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 /// Port where rank 0 listens unless the launcher says otherwise: torch's.
 const DEFAULT_PORT: u16 = 29500;
 
+/// `True` when torchrun's own process listens at `MASTER_PORT`, for workers that use torch's store.
+const TORCHRUN_LISTENS: &str = "TORCHELASTIC_USE_AGENT_STORE";
+
 /// A process among others, as its launcher tells it through the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
@@ -19,7 +22,7 @@ pub struct Launch {
     pub local_rank: usize,
     /// Where rank 0 can be reached.
     pub address: String,
-    /// And at which port.
+    /// And at which port: `MASTER_PORT`, or the one after it where torchrun listens at that itself.
     pub port: u16,
 }
 
@@ -86,10 +89,15 @@ impl Launch {
         };
         let slurm = if *name == "Slurm" { host() } else { None };
         let address = get("MASTER_ADDR").or(slurm).unwrap_or_else(|| "127.0.0.1".to_owned());
-        let port = match get("MASTER_PORT") {
+        let port: u16 = match get("MASTER_PORT") {
             None => DEFAULT_PORT,
             port => parse("MASTER_PORT", port, "a port, 1 to 65535")?,
         };
+        let is_taken = get(TORCHRUN_LISTENS).is_some_and(|value| value == "True");
+        let port = port.checked_add(u16::from(is_taken)).ok_or_else(|| {
+            let expected = "a port below, as torchrun listens there itself".to_owned();
+            fault("MASTER_PORT", port, expected)
+        })?;
         Ok(Some(Self { rank, world_size, local_rank, address, port }))
     }
 }

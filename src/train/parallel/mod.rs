@@ -1,14 +1,21 @@
 //! Training by several processes (or threads) that see different batches and make the same steps.
 //!
 //! Each has its own network; before a step, gradients are averaged over all. What carries the numbers is a
-//! [`Communicator`].
+//! [`Communicator`]: `NcclCommunicator` between GPUs (feature `nccl`), [`ThreadCommunicator`] within a process, or one of
+//! your own; [`distribute`] is where its ranks can meet.
 
 mod launch;
+#[cfg(feature = "nccl")]
+mod nccl;
+mod rendezvous;
 mod threads;
 
 use candle_core::Tensor;
 
 pub use launch::Launch;
+#[cfg(feature = "nccl")]
+pub use nccl::NcclCommunicator;
+pub use rendezvous::distribute;
 pub use threads::ThreadCommunicator;
 
 use super::gradients::Gradients;

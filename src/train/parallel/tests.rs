@@ -109,6 +109,9 @@ fn launchers_are_understood() {
         port: 1234,
     };
     assert_eq!(found, expected);
+    // torchrun's own process listens at the port that it names.
+    let elastic = [&torchrun[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
+    assert_eq!(launch(&elastic).unwrap().unwrap(), Launch { port: 1235, ..expected });
     let slurm = |hosts| {
         let variables = [
             ("SLURM_PROCID", "3"),
@@ -136,7 +139,7 @@ fn launchers_are_understood() {
 
 #[test]
 fn wrong_variables_are_named() {
-    let cases: [(&[(&str, &str)], &str); 5] = [
+    let cases: [(&[(&str, &str)], &str); 6] = [
         (&[("RANK", "x"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "`RANK` is `x`"),
         (&[("RANK", "2"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "below WORLD_SIZE (2)"),
         (&[("RANK", "0"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0")], "below WORLD_SIZE (0)"),
@@ -144,6 +147,15 @@ fn wrong_variables_are_named() {
         (
             &[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "70000")],
             "`MASTER_PORT` is `70000`",
+        ),
+        (
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "1"),
+                ("MASTER_PORT", "65535"),
+                ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ],
+            "`MASTER_PORT` is 65535",
         ),
     ];
     for (variables, part) in cases {

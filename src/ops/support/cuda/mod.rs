@@ -6,6 +6,8 @@
 //! All work on a device is ordered by its one stream, so that an address stays good until the kernels that were given
 //! it have run, even where the tensor is dropped before: memory is given back in stream order.
 
+#[cfg(feature = "nccl")]
+pub(crate) mod clique;
 mod device;
 mod finish;
 mod gemm;
