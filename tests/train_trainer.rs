@@ -12,11 +12,11 @@ use candle_detection::checkpoint::{Checkpoint, Loading};
 use candle_detection::config::ModelConfig;
 use candle_detection::train::parallel::{Alone, Communicator, ThreadCommunicator};
 use candle_detection::train::{
-    Batch, BatchSource, Course, Ending, Flow, Freezing, Milestone, Momentum, Network, Observer,
-    ParameterGroups, Position, Random, RunFolder, RunLength, Schedule, StepReport, Trainer,
-    TrainerOptions, UpdateRule, WarmUp,
+    Course, Ending, Flow, Freezing, Milestone, Momentum, Network, Observer, ParameterGroups,
+    Position, RunFolder, RunLength, Schedule, StepReport, Trainer, TrainerOptions, UpdateRule,
+    WarmUp,
 };
-use candle_detection::{Detector, Error, ImageInput, Result};
+use candle_detection::{Detector, Error, Result};
 use common::rectangles::{PICTURES, Rectangles};
 use common::{fixtures, largest_difference, values};
 
