@@ -447,7 +447,7 @@ fn a_rank_that_fails_ends_all() {
 #[test]
 fn a_rank_that_cannot_see_the_snapshots_ends_all() {
     let folder = tempfile::tempdir().unwrap();
-    let run_folder = |place: &str| Some(RunFolder::new(&folder.path().join(place), 1));
+    let run_folder = |place: &str| Some(RunFolder::new(folder.path().join(place), 1));
     let mut first =
         Trainer::new(network(), options(1), run_folder("seen"), Arc::new(Alone)).unwrap();
     let mut source = Rectangles { batch: 1, rank: 0, ranks: 1, poisoned: None };
