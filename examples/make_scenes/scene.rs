@@ -66,7 +66,7 @@ struct Pose {
 impl Pose {
     fn random(canvas: &Canvas, turn: f32, random: &mut Random) -> Self {
         let (width, height) = (canvas.width as f32, canvas.height as f32);
-        let scale = random.between_log(0.04, 0.36) * width.min(height);
+        let scale = random.between_log(0.09, 0.36) * width.min(height);
         let (sine, cosine) = random.between(-turn, turn).to_radians().sin_cos();
         let margin = 0.3 * scale;
         let at = [random.between(margin, width - margin), random.between(margin, height - margin)];
@@ -97,8 +97,8 @@ pub fn draw(width: usize, height: usize, seed: u64, index: u64) -> Scene {
     let mut canvas = Canvas::new(width, height);
     background::paint(&mut canvas, &mut random);
     let mut placed: Vec<Placed> = Vec::new();
-    // Few things in most scenes, up to nine in some.
-    let wanted = 1 + random.below(4) + random.below(4) + random.below(3);
+    // Few things in most scenes, up to six in some.
+    let wanted = 1 + random.below(3) + random.below(4);
     for _ in 0..wanted {
         place(&mut canvas, &mut placed, &mut random);
     }

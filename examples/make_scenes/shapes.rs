@@ -163,7 +163,7 @@ fn cup(random: &mut Random) -> Drawing {
 }
 
 fn key(random: &mut Random) -> Drawing {
-    let (radius, half) = (random.between(0.36, 0.46), random.between(0.08, 0.12));
+    let (radius, half) = (random.between(0.4, 0.48), random.between(0.14, 0.18));
     let centre = [-0.6, 0.0];
     let opening = (half / radius).asin();
     // Around the bow, from the shaft's upper edge to its lower one, then along the teeth.
