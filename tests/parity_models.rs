@@ -52,6 +52,9 @@ fn parameters_are_those_of_torchvision() {
     let mut compared = 0;
     for name in config::names() {
         let config = config::get(name).unwrap();
+        if config.weights.is_empty() {
+            continue; // a model of this crate's own
+        }
         let record = Arc::new(Mutex::new(BTreeMap::new()));
         let backend: Box<dyn SimpleBackend> = Box::new(Recorder(record.clone()));
         let weights = VarBuilder::new_with_args(backend, DType::F32, &Device::Cpu);

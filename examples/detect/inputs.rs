@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+/// What is looked at when nothing is named: a scene of `examples/make_scenes` that the model has not been trained on.
+pub const SCENE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/scene.jpg");
+
 /// File endings that are looked for in folders. Files named one by one are recognised by content.
 const IMAGE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"];
 

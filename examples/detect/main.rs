@@ -1,8 +1,10 @@
 //! Finds the objects of photos: an annotated copy and a line per image, and COCO results as JSON.
 //!
-//!     cargo run --release --example detect -- --weights FILE photo.jpg
+//!     cargo run --release --example detect
+//!     cargo run --release --example detect -- --model maskrcnn_resnet50_fpn photo.jpg
 
 mod inputs;
+mod model;
 mod output;
 mod results;
 
@@ -13,10 +15,7 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use candle_detection::structures::Detections;
-use candle_detection::{
-    DecodeOptions, Detector, DetectorBuilder, Event, ImageInput, Orientation, Weights, config,
-    device,
-};
+use candle_detection::{DecodeOptions, Detector, ImageInput, Orientation};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -28,9 +27,10 @@ static ALLOCATOR: candle_detection::memory::ReusingAllocator =
 /// Find the objects of photos with Mask R-CNN or Faster R-CNN.
 #[derive(Debug, Parser)]
 struct Args {
-    /// A model of the catalogue, or a model file.
-    #[arg(long, default_value = "maskrcnn_resnet50_fpn")]
-    model: String,
+    /// A model of the catalogue, or a model file; without it, maskrcnn_resnet50_fpn where --weights are given, else
+    /// maskrcnn_shapes, which comes with its weights and knows drawn shapes only.
+    #[arg(long)]
+    model: Option<String>,
     /// A safetensors file or PyTorch checkpoint; without it, the published weights are downloaded once.
     #[arg(long)]
     weights: Option<PathBuf>,
@@ -61,8 +61,8 @@ struct Args {
     /// Take pixels as they are stored, instead of turning the picture upright.
     #[arg(long)]
     no_exif: bool,
-    /// Images, folders or globs.
-    #[arg(required = true)]
+    /// Images, folders or globs; without any, a drawn scene.
+    #[arg(default_value = inputs::SCENE)]
     paths: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ fn main() -> Result<ExitCode> {
             }
         }
     });
-    let detector = load(&args)?;
+    let detector = model::load(&args)?;
     let mut writer =
         output::Writer::new(&args.output, args.json.as_deref(), detector.categories())?;
     let bar = progress_bar(images);
@@ -149,34 +149,6 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(args: &Args) -> Result<Detector> {
-    let bar = ProgressBar::hidden();
-    let mut builder = DetectorBuilder::new(config::find(&args.model)?)
-        .device(device::parse(&args.device)?)
-        .dtype(args.dtype.parse().with_context(|| format!("--dtype {}", args.dtype))?)
-        .score_threshold(args.score_threshold)
-        .configure(|config| {
-            config.image.min_size = args.min_size.unwrap_or(config.image.min_size);
-            config.image.max_size = args.max_size.unwrap_or(config.image.max_size);
-        })
-        .progress(move |event: Event<'_>| {
-            if let Event::Downloading { file, done, total } = event {
-                if bar.is_hidden() {
-                    bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-                    bar.set_style(download_style());
-                    bar.set_message(file.to_owned());
-                }
-                bar.set_length(total.unwrap_or(done));
-                bar.set_position(done);
-            }
-            std::ops::ControlFlow::Continue(())
-        });
-    if let Some(file) = &args.weights {
-        builder = builder.weights(Weights::File(file.clone()));
-    }
-    builder.build().with_context(|| format!("cannot load {}", args.model))
-}
-
 fn decode_options(args: &Args) -> DecodeOptions {
     let orientation = if args.no_exif { Orientation::Raw } else { Orientation::Upright };
     DecodeOptions { orientation, ..DecodeOptions::default() }
@@ -217,9 +189,4 @@ fn progress_bar(images: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(images).with_style(style)
-}
-
-fn download_style() -> ProgressStyle {
-    let template = "{msg} {bar:40} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
