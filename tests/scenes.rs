@@ -14,9 +14,11 @@ mod scene;
 mod shapes;
 
 use image::GrayImage;
+use scene::Style;
 
 const WIDTH: usize = 96;
 const HEIGHT: usize = 80;
+const STYLE: Style = Style { width: WIDTH, height: HEIGHT, least_visible: 0.25 };
 
 fn pixels(mask: &GrayImage) -> usize {
     mask.iter().filter(|&&value| value == 255).count()
@@ -24,7 +26,7 @@ fn pixels(mask: &GrayImage) -> usize {
 
 #[test]
 fn a_seed_and_an_index_make_a_scene() {
-    let draw = |seed, index| scene::draw(WIDTH, HEIGHT, seed, index);
+    let draw = |seed, index| scene::draw(&STYLE, seed, index);
     let (first, again) = (draw(7, 3), draw(7, 3));
     assert_eq!(first.image, again.image);
     assert_eq!(first.things.len(), again.things.len());
@@ -40,7 +42,7 @@ fn a_seed_and_an_index_make_a_scene() {
 fn masks_are_disjoint_and_large_enough() {
     let mut seen = [0; shapes::CATEGORIES.len()];
     for index in 0..60 {
-        let things = scene::draw(WIDTH, HEIGHT, 1, index).things;
+        let things = scene::draw(&STYLE, 1, index).things;
         for (i, thing) in things.iter().enumerate() {
             seen[thing.category] += 1;
             assert!(pixels(&thing.mask) >= 30, "scene {index}, thing {i}");
@@ -55,6 +57,33 @@ fn masks_are_disjoint_and_large_enough() {
         }
     }
     assert!(seen.iter().all(|&count| count > 5), "{seen:?}");
+}
+
+/// Circles show what is hidden: they fill less of the ellipse in their box, or their box is no square.
+#[test]
+fn things_are_hidden_only_as_far_as_allowed() {
+    let broken = |least_visible| {
+        let style = Style { least_visible, ..STYLE };
+        let scenes = (0..150).map(|index| scene::draw(&style, 5, index));
+        let circles = scenes.flat_map(|scene| scene.things).filter(|thing| thing.category == 0);
+        let (whole, broken): (Vec<_>, Vec<_>) = circles.partition(|circle| is_whole(&circle.mask));
+        assert!(whole.len() > 10);
+        broken.len()
+    };
+    assert_eq!(broken(1.0), 0);
+    assert!(broken(0.25) > 5);
+}
+
+fn is_whole(circle: &GrayImage) -> bool {
+    let set = circle.enumerate_pixels().filter(|(_, _, pixel)| pixel.0[0] > 0);
+    let (xs, ys): (Vec<u32>, Vec<u32>) = set.map(|(x, y, _)| (x, y)).unzip();
+    let side = |values: &[u32]| {
+        values.iter().max().zip(values.iter().min()).map(|(high, low)| high - low + 1)
+    };
+    let (width, height) = (f64::from(side(&xs).unwrap()), f64::from(side(&ys).unwrap()));
+    let ellipse = std::f64::consts::FRAC_PI_4 * width * height;
+    // Drawn circles are flattened by a tenth at most, and small ones are a few pixels wide.
+    (width / height - 1.0).abs() < 0.25 && (xs.len() as f64 / ellipse - 1.0).abs() < 0.15
 }
 
 /// Upright and untouched, every silhouette lies in its square and fills a fair part of it.

@@ -1,8 +1,8 @@
 //! A data set of drawn scenes in COCO's format: pictures, and which pixels show which thing.
 //!
 //! ```text
-//! make_scenes --images 4000 --size 320x256 --seed 1 --out scenes/train
-//! make_scenes --images 500 --size 320x256 --seed 2 --out scenes/val
+//! make_scenes --images 6000 --seed 1 --least-visible 0.25 --out scenes/train
+//! make_scenes --images 200 --seed 2 --out scenes/val
 //! ```
 //! The folder gets `images/*.jpg` and `annotations.json`. The same arguments make the same files.
 
@@ -25,7 +25,7 @@ use image::codecs::jpeg::JpegEncoder;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use scene::Scene;
+use scene::{Scene, Style};
 use shapes::CATEGORIES;
 
 /// A data set of drawn scenes in COCO's format.
@@ -40,6 +40,9 @@ struct Args {
     /// The same seed gives the same scenes.
     #[arg(long, default_value = "1", value_name = "N")]
     seed: u64,
+    /// Least share of a thing that can be seen, from 0 to 1; the rest is behind other things or beyond the edge.
+    #[arg(long, default_value = "0.75", value_name = "SHARE", value_parser = share)]
+    least_visible: f32,
     /// File format of the images.
     #[arg(long, value_enum, default_value = "jpg", value_name = "F")]
     format: Format,
@@ -76,6 +79,13 @@ impl FromStr for Size {
             .filter(|size| SIDES.contains(&size.width) && SIDES.contains(&size.height))
             .ok_or_else(|| format!("`{text}` is no size such as 320x256, sides from 32 to 4096"))
     }
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| format!("`{text}` is no share from 0 to 1"))
 }
 
 #[derive(Serialize)]
@@ -154,7 +164,8 @@ fn main() -> Result<()> {
 /// Draws one scene, writes its image, and describes it.
 fn draw(args: &Args, id: u64) -> Result<(Image, Vec<Annotation>)> {
     let Size { width, height } = args.size;
-    let Scene { image, things } = scene::draw(width, height, args.seed, id);
+    let style = Style { width, height, least_visible: args.least_visible };
+    let Scene { image, things } = scene::draw(&style, args.seed, id);
     let ending = match args.format {
         Format::Jpg => "jpg",
         Format::Png => "png",

@@ -8,10 +8,7 @@ use super::random::Random;
 use super::raster::{Contour, Coverage, Point, fill};
 use super::shapes::{CATEGORIES, Detail, Drawing, Tone};
 
-/// A thing stays only when at least this share of it can be seen.
-const LEAST_VISIBLE: f32 = 0.25;
-
-/// And at least this many pixels of it.
+/// A thing stays only when at least this many pixels of it can be seen.
 const LEAST_PIXELS: usize = 30;
 
 /// Places tried for a thing before the scene goes without it.
@@ -44,15 +41,15 @@ impl Placed {
     }
 
     /// Whether enough of it is left behind `front`.
-    fn stands(&self, front: &[f32]) -> bool {
+    fn stands(&self, front: &[f32], least_visible: f32) -> bool {
         let left =
             self.visible.iter().zip(front).filter(|(seen, hidden)| **seen * (1.0 - **hidden) > 0.5);
-        enough(left.count(), self.whole)
+        enough(left.count(), self.whole, least_visible)
     }
 }
 
-fn enough(pixels: usize, whole: usize) -> bool {
-    pixels >= LEAST_PIXELS && pixels as f32 >= LEAST_VISIBLE * whole as f32
+fn enough(pixels: usize, whole: usize, least_visible: f32) -> bool {
+    pixels >= LEAST_PIXELS && pixels as f32 >= least_visible * whole as f32
 }
 
 /// Scale, turn and shift of a drawing.
@@ -91,8 +88,20 @@ impl Pose {
     }
 }
 
+/// How scenes are drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Style {
+    /// Pixels.
+    pub width: usize,
+    /// Pixels.
+    pub height: usize,
+    /// Things of which a smaller share can be seen are left out.
+    pub least_visible: f32,
+}
+
 /// Draws scene `index` of a seed.
-pub fn draw(width: usize, height: usize, seed: u64, index: u64) -> Scene {
+pub fn draw(style: &Style, seed: u64, index: u64) -> Scene {
+    let Style { width, height, least_visible } = *style;
     let mut random = Random::new(seed, index);
     let mut canvas = Canvas::new(width, height);
     background::paint(&mut canvas, &mut random);
@@ -100,7 +109,7 @@ pub fn draw(width: usize, height: usize, seed: u64, index: u64) -> Scene {
     // Few things in most scenes, up to six in some.
     let wanted = 1 + random.below(3) + random.below(4);
     for _ in 0..wanted {
-        place(&mut canvas, &mut placed, &mut random);
+        place(&mut canvas, &mut placed, least_visible, &mut random);
     }
     finish(&mut canvas, &mut random);
     let things = placed.iter().map(|thing| Thing {
@@ -114,7 +123,7 @@ pub fn draw(width: usize, height: usize, seed: u64, index: u64) -> Scene {
 }
 
 /// Puts one more thing in front of all others, at a place where enough of each stays visible.
-fn place(canvas: &mut Canvas, placed: &mut Vec<Placed>, random: &mut Random) {
+fn place(canvas: &mut Canvas, placed: &mut Vec<Placed>, least_visible: f32, random: &mut Random) {
     let category = random.below(CATEGORIES.len());
     let drawing = (CATEGORIES[category].draw)(random);
     for _ in 0..TRIES {
@@ -122,8 +131,8 @@ fn place(canvas: &mut Canvas, placed: &mut Vec<Placed>, random: &mut Random) {
         let Coverage { inside, whole } =
             fill(&pose.apply(&drawing.outline), canvas.width, canvas.height);
         let thing = Placed { category, visible: inside, whole };
-        if !enough(thing.pixels(), whole)
-            || !placed.iter().all(|behind| behind.stands(&thing.visible))
+        if !enough(thing.pixels(), whole, least_visible)
+            || !placed.iter().all(|behind| behind.stands(&thing.visible, least_visible))
         {
             continue;
         }
