@@ -10,9 +10,9 @@ use candle_detection::checkpoint::sha256;
 use common::example;
 use serde_json::Value;
 
-/// Scenes of the figures in the manifest; training has never seen this seed.
+/// Scenes of the figures in the manifest; neither training nor the choice of its best weights has seen this seed.
 const SCENES: &str = "200";
-const SEED: &str = "2";
+const SEED: &str = "3";
 
 fn weights() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("weights")

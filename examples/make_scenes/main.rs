@@ -41,7 +41,7 @@ struct Args {
     #[arg(long, default_value = "1", value_name = "N")]
     seed: u64,
     /// Least share of a thing that can be seen, from 0 to 1; the rest is behind other things or beyond the edge.
-    #[arg(long, default_value = "0.75", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = "0.8", value_name = "SHARE", value_parser = share)]
     least_visible: f32,
     /// File format of the images.
     #[arg(long, value_enum, default_value = "jpg", value_name = "F")]
