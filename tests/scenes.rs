@@ -14,7 +14,7 @@ mod scene;
 mod shapes;
 
 use image::GrayImage;
-use scene::Style;
+use scene::{Style, Thing};
 
 const WIDTH: usize = 96;
 const HEIGHT: usize = 80;
@@ -66,7 +66,7 @@ fn things_are_hidden_only_as_far_as_allowed() {
         let style = Style { least_visible, ..STYLE };
         let scenes = (0..150).map(|index| scene::draw(&style, 5, index));
         let circles = scenes.flat_map(|scene| scene.things).filter(|thing| thing.category == 0);
-        let (whole, broken): (Vec<_>, Vec<_>) = circles.partition(|circle| is_whole(&circle.mask));
+        let (whole, broken): (Vec<_>, Vec<_>) = circles.partition(is_whole);
         assert!(whole.len() > 10);
         broken.len()
     };
@@ -74,16 +74,12 @@ fn things_are_hidden_only_as_far_as_allowed() {
     assert!(broken(0.25) > 5);
 }
 
-fn is_whole(circle: &GrayImage) -> bool {
-    let set = circle.enumerate_pixels().filter(|(_, _, pixel)| pixel.0[0] > 0);
-    let (xs, ys): (Vec<u32>, Vec<u32>) = set.map(|(x, y, _)| (x, y)).unzip();
-    let side = |values: &[u32]| {
-        values.iter().max().zip(values.iter().min()).map(|(high, low)| high - low + 1)
-    };
-    let (width, height) = (f64::from(side(&xs).unwrap()), f64::from(side(&ys).unwrap()));
+fn is_whole(circle: &Thing) -> bool {
+    let [_, _, width, height] = circle.extent().map(f64::from);
     let ellipse = std::f64::consts::FRAC_PI_4 * width * height;
     // Drawn circles are flattened by a tenth at most, and small ones are a few pixels wide.
-    (width / height - 1.0).abs() < 0.25 && (xs.len() as f64 / ellipse - 1.0).abs() < 0.15
+    (width / height - 1.0).abs() < 0.25
+        && (pixels(&circle.mask) as f64 / ellipse - 1.0).abs() < 0.15
 }
 
 /// Upright and untouched, every silhouette lies in its square and fills a fair part of it.

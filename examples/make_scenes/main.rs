@@ -187,7 +187,7 @@ fn draw(args: &Args, id: u64) -> Result<(Image, Vec<Annotation>)> {
                 id: 0,
                 image_id: id,
                 category_id: thing.category + 1,
-                bbox: extent(&thing.mask),
+                bbox: thing.extent(),
                 area: rle.area(),
                 iscrowd: 0,
                 segmentation: Segmentation { size: [height, width], counts: rle.to_coco_string() },
@@ -195,16 +195,4 @@ fn draw(args: &Args, id: u64) -> Result<(Image, Vec<Annotation>)> {
         })
         .collect::<Result<_>>()?;
     Ok((Image { id, file_name, width, height }, annotations))
-}
-
-/// `x, y, width, height` of the pixels that are set; there are some.
-fn extent(mask: &image::GrayImage) -> [u32; 4] {
-    let (mut low, mut high) = ([u32::MAX; 2], [0; 2]);
-    for (x, y, pixel) in mask.enumerate_pixels() {
-        if pixel.0[0] > 0 {
-            low = [low[0].min(x), low[1].min(y)];
-            high = [high[0].max(x + 1), high[1].max(y + 1)];
-        }
-    }
-    [low[0], low[1], high[0] - low[0], high[1] - low[1]]
 }

@@ -8,7 +8,7 @@ use super::random::Random;
 use super::raster::{Contour, Coverage, Point, fill};
 use super::shapes::{CATEGORIES, Detail, Drawing, Tone};
 
-/// A thing stays only when at least this many pixels of it can be seen.
+/// A thing stays only when at least this many pixels of it can be seen, however small it is.
 const LEAST_PIXELS: usize = 30;
 
 /// Places tried for a thing before the scene goes without it.
@@ -27,29 +27,46 @@ pub struct Thing {
     pub mask: GrayImage,
 }
 
+impl Thing {
+    /// `x, y, width, height` of the pixels that are set; there are some.
+    pub fn extent(&self) -> [u32; 4] {
+        let (mut low, mut high) = ([u32::MAX; 2], [0; 2]);
+        for (x, y, pixel) in self.mask.enumerate_pixels() {
+            if pixel.0[0] > 0 {
+                low = [low[0].min(x), low[1].min(y)];
+                high = [high[0].max(x + 1), high[1].max(y + 1)];
+            }
+        }
+        [low[0], low[1], high[0] - low[0], high[1] - low[1]]
+    }
+}
+
 /// A thing on the canvas; what comes later hides parts of it.
 struct Placed {
     category: usize,
     visible: Vec<f32>,
-    /// Pixels it would have with nothing in front of it, and no edge of the image.
-    whole: usize,
+    /// Pixels of it that have to be seen.
+    needed: usize,
 }
 
 impl Placed {
-    fn pixels(&self) -> usize {
-        self.visible.iter().filter(|&&share| share > 0.5).count()
+    /// A thing with nothing in front of it.
+    fn new(category: usize, Coverage { inside, whole }: Coverage, least_visible: f32) -> Self {
+        let share = (least_visible * whole as f32).ceil() as usize;
+        Self { category, visible: inside, needed: share.max(LEAST_PIXELS) }
+    }
+
+    /// Whether enough of it lies in the image.
+    fn fits(&self) -> bool {
+        self.visible.iter().filter(|&&share| share > 0.5).count() >= self.needed
     }
 
     /// Whether enough of it is left behind `front`.
-    fn stands(&self, front: &[f32], least_visible: f32) -> bool {
+    fn stands(&self, front: &[f32]) -> bool {
         let left =
             self.visible.iter().zip(front).filter(|(seen, hidden)| **seen * (1.0 - **hidden) > 0.5);
-        enough(left.count(), self.whole, least_visible)
+        left.count() >= self.needed
     }
-}
-
-fn enough(pixels: usize, whole: usize, least_visible: f32) -> bool {
-    pixels >= LEAST_PIXELS && pixels as f32 >= least_visible * whole as f32
 }
 
 /// Scale, turn and shift of a drawing.
@@ -128,12 +145,9 @@ fn place(canvas: &mut Canvas, placed: &mut Vec<Placed>, least_visible: f32, rand
     let drawing = (CATEGORIES[category].draw)(random);
     for _ in 0..TRIES {
         let pose = Pose::random(canvas, CATEGORIES[category].turn, random);
-        let Coverage { inside, whole } =
-            fill(&pose.apply(&drawing.outline), canvas.width, canvas.height);
-        let thing = Placed { category, visible: inside, whole };
-        if !enough(thing.pixels(), whole, least_visible)
-            || !placed.iter().all(|behind| behind.stands(&thing.visible, least_visible))
-        {
+        let coverage = fill(&pose.apply(&drawing.outline), canvas.width, canvas.height);
+        let thing = Placed::new(category, coverage, least_visible);
+        if !thing.fits() || !placed.iter().all(|behind| behind.stands(&thing.visible)) {
             continue;
         }
         for behind in placed.iter_mut() {
