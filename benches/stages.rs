@@ -3,6 +3,7 @@
 //! Random weights find little, so that the heads on detections get a hundred boxes by a threshold of zero.
 
 use candle_core::DType;
+use candle_detection::ops::FilledRows;
 use candle_detection::{Detector, ImageInput, Weights, transform};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -47,7 +48,7 @@ fn stages(criterion: &mut Criterion) {
             bencher.iter(|| network.roi_heads.pool(&features, &proposals, geometry));
         });
         group.bench_function("box head", |bencher| {
-            bencher.iter(|| network.roi_heads.predict(&pooled));
+            bencher.iter(|| network.roi_heads.predict(&pooled, FilledRows::All));
         });
         let detect = || {
             let config = &settings.detections;

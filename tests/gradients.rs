@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_detection::backbone::{self, Backbone};
 use candle_detection::checkpoint::{Checkpoint, CheckpointSource, Loading};
 use candle_detection::config::ModelConfig;
+use candle_detection::ops::FilledRows;
 use candle_detection::roi_heads::{MaskHead, RoiHeads};
 use candle_detection::rpn::RegionProposalNetwork;
 use candle_detection::structures::{BatchGeometry, ImageGeometry, ImageSize, Proposals};
@@ -78,7 +79,7 @@ impl Case {
         let labels = &self.tensors["labels"];
         let proposals = Proposals { boxes: boxes.clone(), scores, counts: counts.clone() };
         let pooled = roi_heads.pool(&features, &proposals, &geometry).unwrap();
-        let (class_logits, box_regression) = roi_heads.predict(&pooled).unwrap();
+        let (class_logits, box_regression) = roi_heads.predict(&pooled, FilledRows::All).unwrap();
         let masks = mask_head.logits(&features, &boxes, labels, &counts, &geometry).unwrap();
 
         let levels = features.levels.iter().zip(0..);

@@ -8,8 +8,8 @@ use super::initial::Initial;
 use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
 use crate::ops::{
-    self, Activation, Conv2dParams, PreparedConv2d, PreparedConvTranspose2d, TrainableConv2d,
-    TrainableConvTranspose2d,
+    self, Activation, Conv2dParams, FilledRows, PreparedConv2d, PreparedConvTranspose2d,
+    TrainableConv2d, TrainableConvTranspose2d,
 };
 
 /// Sizes of a convolution: square window, dilation 1, one group.
@@ -74,6 +74,7 @@ impl ConvWeights {
     fn apply(
         &self,
         input: &Tensor,
+        filled: FilledRows,
         residual: Option<&Tensor>,
         activation: Activation,
     ) -> Result<Tensor> {
@@ -82,7 +83,7 @@ impl ConvWeights {
             Self::Trainable(weights) => ops::conv2d_trainable(input, weights, residual, activation),
             Self::Normed(weights, norm) => {
                 let features = ops::conv2d_trainable(input, weights, None, Activation::None)?;
-                norm.apply(&features, residual, activation)
+                norm.apply(&features, filled, residual, activation)
             }
         }
     }
@@ -145,7 +146,16 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.weights.apply(input, None, self.activation)
+        self.weights.apply(input, FilledRows::All, None, self.activation)
+    }
+
+    /// Like [`Self::forward`], for an input of which only some rows hold something: a norm that uses the statistics of the
+    /// batch leaves the others out, and makes zeros of them. Other layers compute all rows.
+    ///
+    /// # Errors
+    /// Those of [`ops::conv2d`] and [`ops::batch_norm`].
+    pub fn forward_filled(&self, input: &Tensor, filled: FilledRows) -> Result<Tensor> {
+        self.weights.apply(input, filled, None, self.activation)
     }
 
     /// Like [`Self::forward`], with `residual` `[N, H', W', O]` added before the activation.
@@ -153,7 +163,7 @@ impl Conv2d {
     /// # Errors
     /// Those of [`ops::conv2d`].
     pub fn forward_plus(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.weights.apply(input, Some(residual), self.activation)
+        self.weights.apply(input, FilledRows::All, Some(residual), self.activation)
     }
 }
 

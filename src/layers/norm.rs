@@ -5,7 +5,7 @@ use candle_nn::{Init, VarBuilder};
 
 use super::get_f32;
 use crate::error::Result;
-use crate::ops::{Activation, batch_norm};
+use crate::ops::{Activation, FilledRows, batch_norm};
 
 /// Share of a batch's statistics in the running ones: torch's default.
 const MOMENTUM: f64 = 0.1;
@@ -56,28 +56,17 @@ pub(super) struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// Normalises `[N, H, W, C]`, and moves the running statistics.
+    /// Normalises `[N, H, W, C]`, and moves the running statistics; only `filled` rows count.
     pub fn apply(
         &self,
         input: &Tensor,
+        filled: FilledRows,
         residual: Option<&Tensor>,
         activation: Activation,
     ) -> Result<Tensor> {
-        let Self { weight, bias, eps, .. } = self;
-        let normed = batch_norm(input, weight, bias, residual, activation, *eps)?;
-        let values = input.elem_count() / weight.elem_count();
-        if values > 1 {
-            // Running variances are unbiased, those that normalise are not.
-            let unbiased = values as f64 / (values - 1) as f64;
-            self.move_statistic(0, &normed.mean)?;
-            self.move_statistic(1, &(normed.variance * unbiased)?)?;
-        }
+        let Self { weight, bias, statistics: [mean, variance], eps } = self;
+        let normed = batch_norm(input, filled, weight, bias, residual, activation, *eps)?;
+        normed.move_running([mean, variance], MOMENTUM)?;
         Ok(normed.output)
-    }
-
-    fn move_statistic(&self, index: usize, batch: &Tensor) -> Result<()> {
-        let running = &self.statistics[index];
-        let kept = (running.as_detached_tensor() * (1.0 - MOMENTUM))?;
-        Ok(running.set(&(kept + (batch * MOMENTUM)?)?)?)
     }
 }

@@ -71,6 +71,7 @@ pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};
 pub use scale_boxes::scale_boxes;
 pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
+pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
 pub use top_k::{TopK, top_k};
 pub use upsample_add::upsample_add;

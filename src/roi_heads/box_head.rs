@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use crate::config::{BoxHeadKind, ModelConfig};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, Linear, NormAt};
-use crate::ops::Activation;
+use crate::ops::{Activation, FilledRows};
 
 /// Convolutions of the second kind of head.
 const CONVS: usize = 4;
@@ -49,14 +49,14 @@ impl BoxHead {
         }
     }
 
-    /// `[R, side, side, C]` → `[R, hidden]`.
+    /// `[R, side, side, C]` → `[R, hidden]`; what is made of rows that are not `filled` means nothing.
     ///
     /// # Errors
     /// Those of the ops it is made of.
-    pub fn forward(&self, pooled: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, pooled: &Tensor, filled: FilledRows) -> Result<Tensor> {
         let mut features = pooled.clone();
         for conv in &self.convs {
-            features = conv.forward(&features)?;
+            features = conv.forward_filled(&features, filled)?;
         }
         for layer in &self.fully_connected {
             features = layer.forward(&features)?;

@@ -8,7 +8,7 @@ use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, get_f32};
-use crate::ops::{Activation, class_mask_logits, class_masks};
+use crate::ops::{Activation, FilledRows, class_mask_logits, class_masks};
 use crate::structures::{BatchGeometry, FeatureMaps, Instances};
 
 /// Convolutions, an enlargement, and one filter per class, of which only the detected class's is applied.
@@ -93,12 +93,14 @@ impl MaskHead {
         self.roi_pool.forward(features, boxes, counts, geometry)
     }
 
-    /// Mask logits `[R, M, M]` of pooled features `[R, side, side, C]`, each row for its class of `labels` `[R]` u32.
+    /// Mask logits `[R, M, M]` of pooled features `[R, side, side, C]`, each row for its class of `labels` `[R]` u32;
+    /// those of rows that are not `filled` mean nothing.
     ///
     /// # Errors
     /// Those of the ops it is made of.
-    pub fn predict(&self, pooled: &Tensor, labels: &Tensor) -> Result<Tensor> {
-        class_mask_logits(&self.enlarge(pooled)?, &self.class_filters, &self.class_biases, labels)
+    pub fn predict(&self, pooled: &Tensor, labels: &Tensor, filled: FilledRows) -> Result<Tensor> {
+        let enlarged = self.enlarge(pooled, filled)?;
+        class_mask_logits(&enlarged, &self.class_filters, &self.class_biases, labels)
     }
 
     /// Mask logits `[N, K, M, M]` of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images, for the classes
@@ -115,13 +117,14 @@ impl MaskHead {
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
         let pooled = self.pool(features, boxes, counts, geometry)?;
-        per_slot(&self.predict(&pooled, &labels.flatten_all()?)?, labels)
+        let rows = labels.flatten_all()?;
+        per_slot(&self.predict(&pooled, &rows, FilledRows::UpTo(counts))?, labels)
     }
 
-    fn enlarge(&self, pooled: &Tensor) -> Result<Tensor> {
+    fn enlarge(&self, pooled: &Tensor, filled: FilledRows) -> Result<Tensor> {
         let mut hidden = pooled.clone();
         for conv in &self.convs {
-            hidden = conv.forward(&hidden)?;
+            hidden = conv.forward_filled(&hidden, filled)?;
         }
         self.enlarge.forward(&hidden)
     }
@@ -147,7 +150,8 @@ impl InstanceHead for MaskHead {
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
         let Instances { boxes, labels, counts, .. } = instances;
-        let enlarged = self.enlarge(&self.pool(features, boxes, counts, geometry)?)?;
+        let pooled = self.pool(features, boxes, counts, geometry)?;
+        let enlarged = self.enlarge(&pooled, FilledRows::All)?;
         let rows = labels.flatten_all()?;
         per_slot(&class_masks(&enlarged, &self.class_filters, &self.class_biases, &rows)?, labels)
     }

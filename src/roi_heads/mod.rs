@@ -22,6 +22,7 @@ pub use roi_pool::MultiScaleRoiAlign;
 
 use crate::config::{DetectionsConfig, ModelConfig};
 use crate::error::Result;
+use crate::ops::FilledRows;
 use crate::structures::{BatchGeometry, FeatureMaps, Instances, Proposals};
 
 /// Pooling, box head, box predictor, and the choice of detections.
@@ -65,12 +66,13 @@ impl RoiHeads {
         self.box_roi_pool.forward(features, &proposals.boxes, &proposals.counts, geometry)
     }
 
-    /// Class logits `[N·K, C]` and box regression `[N·K, 4·C]` of pooled features.
+    /// Class logits `[N·K, C]` and box regression `[N·K, 4·C]` of pooled features; those of rows that are not `filled` mean
+    /// nothing.
     ///
     /// # Errors
     /// Those of the ops it is made of.
-    pub fn predict(&self, pooled: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.box_predictor.forward(&self.box_head.forward(pooled)?)
+    pub fn predict(&self, pooled: &Tensor, filled: FilledRows) -> Result<(Tensor, Tensor)> {
+        self.box_predictor.forward(&self.box_head.forward(pooled, filled)?)
     }
 
     /// Classifies the proposals, and keeps the detections.
@@ -85,7 +87,7 @@ impl RoiHeads {
         config: &DetectionsConfig,
     ) -> Result<Instances> {
         let pooled = self.pool(features, proposals, geometry)?;
-        let (class_logits, box_regression) = self.predict(&pooled)?;
+        let (class_logits, box_regression) = self.predict(&pooled, FilledRows::All)?;
         self.box_postprocess.forward(&class_logits, &box_regression, proposals, geometry, config)
     }
 }

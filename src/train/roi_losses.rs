@@ -12,7 +12,7 @@ use super::network::Network;
 use super::sample::{self, Candidates, SampleParams, Sampler, Stage};
 use super::step::LossTerm;
 use crate::error::Result;
-use crate::ops::{gather_rows, pack_results};
+use crate::ops::{FilledRows, gather_rows, pack_results};
 use crate::roi_heads::MaskHead;
 use crate::structures::{BatchGeometry, FeatureMaps, Proposals};
 
@@ -39,7 +39,8 @@ pub(super) fn losses(
         None => (None, None),
         Some(slots) => {
             let pooled = network.roi_heads.pool(features, &slots.proposals()?, geometry)?;
-            let (logits, deltas) = network.roi_heads.predict(&slots.valid(&pooled)?)?;
+            let valid = slots.valid(&pooled)?;
+            let (logits, deltas) = network.roi_heads.predict(&valid, FilledRows::All)?;
             (Some(logits), Some(deltas))
         }
     };
@@ -189,7 +190,7 @@ fn masks_of(
     };
     let pooled = head.pool(features, &slots.boxes, &slots.counts, geometry)?;
     let labels = Tensor::from_iter(positives.iter().flatten().map(|s| s.label), device)?;
-    let logits = head.predict(&slots.valid(&pooled)?, &labels)?;
+    let logits = head.predict(&slots.valid(&pooled)?, &labels, FilledRows::All)?;
     let side = logits.dim(2)?;
     let objects: Vec<(&ObjectMask, [f32; 4])> = positives
         .iter()

@@ -1,11 +1,65 @@
 //! Batch norm on the CPU: slices in, slices out.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::ops::support::activation::Activation;
 
 /// Rows whose sums are added in f32; the sums of such blocks are added in f64.
 const BLOCK: usize = 64;
+
+/// The rows of `[rows, channels]` that are filled, in blocks of at most [`BLOCK`].
+pub(super) struct Filled {
+    blocks: Vec<Range<usize>>,
+    rows: usize,
+}
+
+impl Filled {
+    /// Of ascending ranges.
+    pub fn new(ranges: &[Range<usize>]) -> Self {
+        let blocks = ranges.iter().flat_map(|range| {
+            let starts = range.clone().step_by(BLOCK);
+            starts.map(|start| start..range.end.min(start + BLOCK))
+        });
+        Self { blocks: blocks.collect(), rows: ranges.iter().map(ExactSizeIterator::len).sum() }
+    }
+
+    /// The parts of values `[rows, channels]` that lie in the blocks, and where they lie.
+    fn parts_of<'a>(
+        &self,
+        mut values: &'a mut [f32],
+        channels: usize,
+    ) -> Vec<(Range<usize>, &'a mut [f32])> {
+        let mut end = 0;
+        let part = |block: &Range<usize>| {
+            let range = block.start * channels..block.end * channels;
+            let (_, after) = std::mem::take(&mut values).split_at_mut(range.start - end);
+            let (part, after) = after.split_at_mut(range.len());
+            (values, end) = (after, range.end);
+            (range, part)
+        };
+        self.blocks.iter().map(part).collect()
+    }
+}
+
+/// Values of the length of `like`, of which `compute` makes those of each block, from its place; the others are zero.
+fn by_block(
+    like: &[f32],
+    filled: &Filled,
+    channels: usize,
+    compute: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) -> Vec<f32> {
+    let mut out = vec![0f32; like.len()];
+    let parts = filled.parts_of(&mut out, channels);
+    parts.into_par_iter().for_each(|(range, out)| compute(range, out));
+    out
+}
+
+/// The values of filled rows, and zero in the others.
+pub(super) fn filled(values: &[f32], filled: &Filled, channels: usize) -> Vec<f32> {
+    by_block(values, filled, channels, |range, out| out.copy_from_slice(&values[range]))
+}
 
 /// Of each channel.
 pub(super) struct Statistics {
@@ -15,44 +69,38 @@ pub(super) struct Statistics {
 }
 
 /// Mean and variance of each column of `[rows, channels]`, in two passes.
-pub(super) fn statistics(input: &[f32], channels: usize) -> Statistics {
-    let rows = (input.len() / channels).max(1) as f64;
-    let divide = |sums: Vec<f64>| sums.into_iter().map(|sum| (sum / rows) as f32).collect();
-    let mean: Vec<f32> = divide(
-        sum_rows::<1>(input, channels, |_, x, [sum]| {
-            sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
-        })[0]
-            .clone(),
-    );
-    let variance = divide(
-        sum_rows::<1>(input, channels, |_, x, [sum]| {
-            for ((sum, x), mean) in sum.iter_mut().zip(x).zip(&mean) {
-                *sum += (x - mean) * (x - mean);
-            }
-        })[0]
-            .clone(),
-    );
+pub(super) fn statistics(input: &[f32], filled: &Filled, channels: usize) -> Statistics {
+    let rows = filled.rows.max(1) as f64;
+    let divide = |[sums]: [Vec<f64>; 1]| -> Vec<f32> {
+        sums.into_iter().map(|sum| (sum / rows) as f32).collect()
+    };
+    let mean = divide(sum_rows(input, filled, channels, |_, x, [sum]| {
+        sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+    }));
+    let variance = divide(sum_rows(input, filled, channels, |_, x, [sum]| {
+        for ((sum, x), mean) in sum.iter_mut().zip(x).zip(&mean) {
+            *sum += (x - mean) * (x - mean);
+        }
+    }));
     Statistics { mean, variance }
 }
 
-/// Sums over rows: `add` gets the index of a row, the row, and sums of its block to add to.
+/// Sums over filled rows: `add` gets the index of a row, the row, and sums of its block to add to.
 fn sum_rows<const N: usize>(
     values: &[f32],
+    filled: &Filled,
     channels: usize,
     add: impl Fn(usize, &[f32], [&mut [f32]; N]) + Sync,
 ) -> [Vec<f64>; N] {
-    let blocks: Vec<Vec<f32>> = values
-        .par_chunks(BLOCK * channels)
-        .enumerate()
-        .map(|(block, rows)| {
+    let blocks: Vec<Vec<f32>> = filled
+        .blocks
+        .par_iter()
+        .map(|block| {
             let mut sums = vec![0f32; N * channels];
-            for (i, row) in rows.chunks_exact(channels).enumerate() {
+            let rows = values[block.start * channels..block.end * channels].chunks_exact(channels);
+            for (index, row) in block.clone().zip(rows) {
                 let mut parts = sums.chunks_exact_mut(channels);
-                add(
-                    block * BLOCK + i,
-                    row,
-                    std::array::from_fn(|_| parts.next().unwrap_or_default()),
-                );
+                add(index, row, std::array::from_fn(|_| parts.next().unwrap_or_default()));
             }
             sums
         })
@@ -92,19 +140,17 @@ fn inverse_deviation(variance: &[f32], eps: f64) -> impl Iterator<Item = f64> {
     variance.iter().map(move |variance| (f64::from(*variance) + eps).sqrt().recip())
 }
 
-/// `activation(input · scale + shift + residual)`.
+/// `activation(input · scale + shift + residual)` in filled rows, zero in the others.
 pub(super) fn apply(
     input: &[f32],
+    filled: &Filled,
     affine: &Affine,
     residual: Option<&[f32]>,
     activation: Activation,
 ) -> Vec<f32> {
     let channels = affine.scale.len();
-    let mut out = vec![0f32; input.len()];
-    let part = BLOCK * channels;
-    out.par_chunks_mut(part).enumerate().for_each(|(block, out)| {
-        let start = block * part;
-        let input = &input[start..start + out.len()];
+    by_block(input, filled, channels, |range, out| {
+        let input = &input[range.clone()];
         for (out, input) in out.chunks_exact_mut(channels).zip(input.chunks_exact(channels)) {
             for (((out, x), scale), shift) in
                 out.iter_mut().zip(input).zip(&affine.scale).zip(&affine.shift)
@@ -113,21 +159,20 @@ pub(super) fn apply(
             }
         }
         if let Some(residual) = residual {
-            let residual = &residual[start..start + out.len()];
-            out.iter_mut().zip(residual).for_each(|(out, residual)| *out += residual);
+            out.iter_mut().zip(&residual[range]).for_each(|(out, residual)| *out += residual);
         }
         if activation == Activation::Relu {
             // NaN stays NaN.
             out.iter_mut().for_each(|out| *out = if *out < 0.0 { 0.0 } else { *out });
         }
-    });
-    out
+    })
 }
 
-/// What the gradients share: the sums over all rows.
+/// What the gradients share: the sums over all filled rows.
 pub(super) struct Backward<'a> {
     input: &'a [f32],
     gradient: &'a [f32],
+    filled: &'a Filled,
     mean: Vec<f32>,
     /// `1 / √(variance + eps)`.
     inverse: Vec<f32>,
@@ -139,13 +184,14 @@ impl<'a> Backward<'a> {
     pub fn new(
         input: &'a [f32],
         gradient: &'a [f32],
+        filled: &'a Filled,
         Statistics { mean, variance }: Statistics,
         eps: f64,
     ) -> Self {
         let channels = mean.len();
         let inverse: Vec<f32> =
             inverse_deviation(&variance, eps).map(|inverse| inverse as f32).collect();
-        let [products, sums] = sum_rows::<2>(input, channels, |row, x, [products, sums]| {
+        let [products, sums] = sum_rows(input, filled, channels, |row, x, [products, sums]| {
             let gradient = &gradient[row * channels..][..channels];
             for ((product, x), (mean, g)) in
                 products.iter_mut().zip(x).zip(mean.iter().zip(gradient))
@@ -160,13 +206,13 @@ impl<'a> Backward<'a> {
             .map(|(product, inverse)| (product * f64::from(*inverse)) as f32)
             .collect();
         let of_bias = sums.iter().map(|sum| *sum as f32).collect();
-        Self { input, gradient, mean, inverse, of_weight, of_bias }
+        Self { input, gradient, filled, mean, inverse, of_weight, of_bias }
     }
 
-    /// `weight / σ · (g − Σg / n − x̂ · Σ(g · x̂) / n)`.
+    /// `weight / σ · (g − Σg / n − x̂ · Σ(g · x̂) / n)` in filled rows, zero in the others.
     pub fn of_input(&self, weight: &[f32]) -> Vec<f32> {
         let channels = self.mean.len();
-        let rows = (self.input.len() / channels) as f32;
+        let rows = self.filled.rows as f32;
         // As g · a + x · b + c.
         let coefficients: Vec<[f32; 3]> = (0..channels)
             .map(|channel| {
@@ -175,17 +221,13 @@ impl<'a> Backward<'a> {
                 [a, b, -a * self.of_bias[channel] / rows]
             })
             .collect();
-        let mut out = vec![0f32; self.input.len()];
-        let part = BLOCK * channels;
-        out.par_chunks_mut(part).enumerate().for_each(|(block, out)| {
-            let start = block * part;
-            let input = &self.input[start..start + out.len()];
-            let gradient = &self.gradient[start..start + out.len()];
+        by_block(self.input, self.filled, channels, |range, out| {
+            let input = &self.input[range.clone()];
+            let gradient = &self.gradient[range];
             for (i, out) in out.iter_mut().enumerate() {
                 let [a, b, c] = coefficients[i % channels];
                 *out = gradient[i] * a + (input[i] - self.mean[i % channels]) * b + c;
             }
-        });
-        out
+        })
     }
 }

@@ -5,17 +5,21 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod plan;
 #[cfg(test)]
 mod reference;
+mod running;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
+use self::plan::Plan;
 use super::support::activation::Activation;
 use super::support::autograd::{Backward, record};
 use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
 use super::support::cpu::elementwise::through_activation;
+use super::support::filled_rows::FilledRows;
 use crate::error::Result;
 
 const OP: &str = "batch_norm";
@@ -29,16 +33,21 @@ pub struct BatchNormOutput {
     pub mean: Tensor,
     /// `[C]` f32, variance of each channel, divided by the number of values (not one less); no gradient.
     pub variance: Tensor,
+    plan: Plan,
 }
 
 /// Normalises each channel by its mean and variance over all other axes, and scales and shifts it.
 ///
 /// `out = activation(weight · (input − mean) / √(variance + eps) + bias + residual)`.
 ///
+/// With [`FilledRows::UpTo`], mean and variance are those of the filled rows. The others are not read, and are zero in
+/// the output and in the gradients of `input` and `residual`.
+///
 /// # Shapes
 /// | argument | shape | dtype |
 /// | --- | --- | --- |
 /// | `input` | `[.., C]`, no value or at least 2 per channel | f32 |
+/// | `filled` | with counts `[N]`, `input` is `[N·K, .., C]`, with any number of values | u32 |
 /// | `weight`, `bias` | `[C]` | f32 |
 /// | `residual` | that of `input` | f32 |
 /// | returns | that of `input`, and `[C]` twice | f32 |
@@ -46,7 +55,8 @@ pub struct BatchNormOutput {
 /// Without any value, mean and variance are zero.
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool; CUDA, in seven launches, and six for the gradients.
+/// CPU, on the threads of the current rayon pool; CUDA, in five launches. The gradients take three more, one for ReLU, and
+/// with counts one for `residual`.
 ///
 /// # Gradients
 /// Of `input`, `weight`, `bias` and `residual`. The gradient of ReLU at 0 is 0.
@@ -59,11 +69,11 @@ pub struct BatchNormOutput {
 /// # Example
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use candle_detection::ops::{Activation, batch_norm};
+/// use candle_detection::ops::{Activation, FilledRows, batch_norm};
 ///
 /// let input = Tensor::new(&[[1f32, 5.0], [3.0, 5.0]], &Device::Cpu)?;
 /// let (weight, bias) = (Tensor::ones(2, DType::F32, &Device::Cpu)?, Tensor::zeros(2, DType::F32, &Device::Cpu)?);
-/// let normed = batch_norm(&input, &weight, &bias, None, Activation::None, 0.0625)?;
+/// let normed = batch_norm(&input, FilledRows::All, &weight, &bias, None, Activation::None, 0.0625)?;
 /// assert_eq!(normed.mean.to_vec1::<f32>()?, [2.0, 5.0]);
 /// assert_eq!(normed.output.to_vec2::<f32>()?[1][1], 0.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,23 +82,19 @@ pub struct BatchNormOutput {
 /// Reference: torch `nn.BatchNorm2d` in training; Ioffe and Szegedy 2015.
 pub fn batch_norm(
     input: &Tensor,
+    filled: FilledRows,
     weight: &Tensor,
     bias: &Tensor,
     residual: Option<&Tensor>,
     activation: Activation,
     eps: f64,
 ) -> Result<BatchNormOutput> {
-    let checked = argument(OP, "input", input).dtype(DType::F32)?;
-    let expected = "[.., C], no value or at least 2 per channel";
-    let channels = *input.dims().last().ok_or_else(|| checked.shape_error(expected))?;
-    if channels == 0 || input.elem_count() == channels {
-        return Err(checked.shape_error(expected));
-    }
+    let plan = Plan::new(input, filled)?;
     for (name, tensor) in [("weight", weight), ("bias", bias)] {
         argument(OP, name, tensor)
             .dtype(DType::F32)?
             .same_device(input)?
-            .shape(&[channels], "[C]")?;
+            .shape(&[plan.channels], "[C]")?;
     }
     if let Some(residual) = residual {
         argument(OP, "residual", residual)
@@ -97,42 +103,40 @@ pub fn batch_norm(
             .shape(input.dims(), "that of `input`")?;
     }
     let [output, mean, variance] = match input.device() {
-        Device::Cpu => run_on_cpu(input, [weight, bias], residual, activation, eps),
+        Device::Cpu => run_on_cpu(input, &plan, [weight, bias], residual, activation, eps),
         #[cfg(feature = "cuda")]
-        Device::Cuda(_) => cuda::run(input, [weight, bias], residual, activation, eps),
+        Device::Cuda(_) => cuda::run(input, &plan, [weight, bias], residual, activation, eps),
         other => Err(unsupported(OP, other)),
     }?;
     let mut inputs = vec![input, weight, bias];
     inputs.extend(residual);
     let output = record(OP, &inputs, output, || {
-        Ok(BatchNormBackward {
-            input: input.detach(),
-            weight: weight.detach(),
-            mean: mean.clone(),
-            variance: variance.clone(),
-            activation,
-            eps,
-        })
+        let (input, weight) = (input.detach(), weight.detach());
+        let (mean, variance) = (mean.clone(), variance.clone());
+        let known = Known { input, weight, mean, variance, eps, plan: plan.clone() };
+        Ok(BatchNormBackward { known, activation })
     })?;
-    Ok(BatchNormOutput { output, mean, variance })
+    Ok(BatchNormOutput { output, mean, variance, plan })
 }
 
 /// Output, mean and variance.
 fn run_on_cpu(
     input: &Tensor,
+    plan: &Plan,
     [weight, bias]: [&Tensor; 2],
     residual: Option<&Tensor>,
     activation: Activation,
     eps: f64,
 ) -> Result<[Tensor; 3]> {
-    let channels = weight.elem_count();
+    let channels = plan.channels;
+    let filled = cpu::Filled::new(&plan.filled()?);
     let (statistics, values) = with_slice(input, |input| {
         with_slice(weight, |weight| {
             with_slice(bias, |bias| {
                 with_optional_slice(residual, |residual| {
-                    let statistics = cpu::statistics(input, channels);
+                    let statistics = cpu::statistics(input, &filled, channels);
                     let affine = cpu::Affine::new(&statistics, weight, bias, eps);
-                    let values = cpu::apply(input, &affine, residual, activation);
+                    let values = cpu::apply(input, &filled, &affine, residual, activation);
                     (statistics, values)
                 })
             })
@@ -145,13 +149,69 @@ fn run_on_cpu(
     ])
 }
 
-struct BatchNormBackward {
+/// What the gradients of a norm depend on besides its output's.
+struct Known {
     input: Tensor,
     weight: Tensor,
     mean: Tensor,
     variance: Tensor,
-    activation: Activation,
     eps: f64,
+    plan: Plan,
+}
+
+impl Known {
+    /// Gradients of input, if wanted, weight and bias.
+    fn backward_on_cpu(
+        &self,
+        gradient: &Tensor,
+        input_wanted: bool,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let filled = cpu::Filled::new(&self.plan.filled()?);
+        let (of_input, of_weight, of_bias) = with_slice(&self.input, |input| {
+            with_slice(gradient, |gradient| {
+                with_slice(&self.weight, |weight| {
+                    let statistics = cpu::Statistics {
+                        mean: self.mean.to_vec1()?,
+                        variance: self.variance.to_vec1()?,
+                    };
+                    let norm = cpu::Backward::new(input, gradient, &filled, statistics, self.eps);
+                    let of_input = input_wanted.then(|| norm.of_input(weight));
+                    Ok::<_, candle_core::Error>((of_input, norm.of_weight, norm.of_bias))
+                })
+            })
+        })????;
+        let of_input =
+            of_input.map(|values| Tensor::from_vec(values, self.input.shape(), &Device::Cpu));
+        let channels = self.plan.channels;
+        Ok([
+            of_input.transpose()?,
+            Some(Tensor::from_vec(of_weight, channels, &Device::Cpu)?),
+            Some(Tensor::from_vec(of_bias, channels, &Device::Cpu)?),
+        ])
+    }
+
+    /// The gradient of the residual.
+    fn of_residual(&self, gradient: Tensor) -> Result<Tensor> {
+        if self.plan.counts.is_none() {
+            return Ok(gradient);
+        }
+        match gradient.device() {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => cuda::filled(&gradient, &self.plan),
+            device => {
+                let filled = cpu::Filled::new(&self.plan.filled()?);
+                let values = with_slice(&gradient, |gradient| {
+                    cpu::filled(gradient, &filled, self.plan.channels)
+                })?;
+                Ok(Tensor::from_vec(values, gradient.shape(), device)?)
+            }
+        }
+    }
+}
+
+struct BatchNormBackward {
+    known: Known,
+    activation: Activation,
 }
 
 impl Backward for BatchNormBackward {
@@ -166,40 +226,17 @@ impl Backward for BatchNormBackward {
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
-        #[cfg(feature = "cuda")]
-        if gradient.device().is_cuda() {
-            let Self { input, weight, mean, variance, eps, .. } = self;
-            let known = cuda::Known { input, weight, mean, variance, eps: *eps };
-            let mut gradients = cuda::backward(&gradient, &known, wanted[0])?.to_vec();
-            gradients.extend(wanted.get(3).map(|wanted| wanted.then_some(gradient)));
-            return Ok(gradients);
-        }
-        let device = gradient.device();
-        let channels = self.mean.dim(0)?;
-        let of_input = match device {
-            Device::Cpu => with_slice(&self.input, |input| {
-                with_slice(&gradient, |gradient| {
-                    with_slice(&self.weight, |weight| {
-                        let statistics = cpu::Statistics {
-                            mean: self.mean.to_vec1()?,
-                            variance: self.variance.to_vec1()?,
-                        };
-                        let norm = cpu::Backward::new(input, gradient, statistics, self.eps);
-                        let of_input = wanted[0].then(|| norm.of_input(weight));
-                        Ok::<_, candle_core::Error>((of_input, norm.of_weight, norm.of_bias))
-                    })
-                })
-            })???,
-            other => return Err(unsupported("gradients of batch_norm", other)),
+        let gradients = match gradient.device() {
+            Device::Cpu => self.known.backward_on_cpu(&gradient, wanted[0]),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => cuda::backward(&gradient, &self.known, wanted[0]),
+            other => Err(unsupported("gradients of batch_norm", other)),
         }?;
-        let (of_input, of_weight, of_bias) = of_input;
-        let of_input = of_input
-            .map(|values| Tensor::from_vec(values, self.input.shape(), device))
-            .transpose()?;
-        let of_weight = Some(Tensor::from_vec(of_weight, channels, device)?);
-        let of_bias = Some(Tensor::from_vec(of_bias, channels, device)?);
-        let mut gradients = vec![of_input, of_weight, of_bias];
-        gradients.extend(wanted.get(3).map(|wanted| wanted.then_some(gradient)));
+        let mut gradients = gradients.to_vec();
+        if let Some(wanted) = wanted.get(3) {
+            let of_residual = wanted.then(|| self.known.of_residual(gradient));
+            gradients.push(of_residual.transpose()?);
+        }
         Ok(gradients)
     }
 }

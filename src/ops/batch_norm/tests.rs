@@ -1,4 +1,4 @@
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
 use crate::ops::support::testing::{
@@ -7,6 +7,16 @@ use crate::ops::support::testing::{
 };
 
 const EPS: f64 = 1e-3;
+
+/// The norm of input, weight, bias and residual.
+fn normed(t: &[Tensor], filled: FilledRows, activation: Activation) -> BatchNormOutput {
+    batch_norm(&t[0], filled, &t[1], &t[2], Some(&t[3]), activation, EPS).unwrap()
+}
+
+fn through(activation: Activation, values: Vec<f64>) -> Vec<f64> {
+    let relu = activation == Activation::Relu;
+    values.into_iter().map(|v| if relu { v.max(0.0) } else { v }).collect()
+}
 
 #[test]
 fn agrees_with_the_definition() {
@@ -19,8 +29,16 @@ fn agrees_with_the_definition() {
         let [x, w, b, r] = [&input, &weight, &bias, &residual].map(|t| exact(&values(t)));
         let (out, mean, variance) = reference::batch_norm(&x, &w, &b, &r, EPS);
         for activation in [Activation::None, Activation::Relu] {
-            let found =
-                batch_norm(&input, &weight, &bias, Some(&residual), activation, EPS).unwrap();
+            let found = batch_norm(
+                &input,
+                FilledRows::All,
+                &weight,
+                &bias,
+                Some(&residual),
+                activation,
+                EPS,
+            )
+            .unwrap();
             let out =
                 out.iter().map(|v| if activation == Activation::Relu { v.max(0.0) } else { *v });
             let expected = rounded(&out.collect::<Vec<_>>());
@@ -49,14 +67,10 @@ fn gradients_are_those_of_the_definition() {
             assert_gradients(
                 &inputs,
                 SMALL_STEP,
-                |t| {
-                    let norm = batch_norm(&t[0], &t[1], &t[2], Some(&t[3]), activation, EPS);
-                    norm.unwrap().output
-                },
+                |t| normed(t, FilledRows::All, activation).output,
                 |t| {
                     let (out, ..) = reference::batch_norm(&t[0], &t[1], &t[2], &t[3], EPS);
-                    let relu = activation == Activation::Relu;
-                    out.into_iter().map(|v| if relu { v.max(0.0) } else { v }).collect()
+                    through(activation, out)
                 },
             );
         }
@@ -69,10 +83,154 @@ fn a_single_value_has_no_variance() {
     let (weight, bias) = (random.tensor(&[3]), random.tensor(&[3]));
     let norm = |dims: &[usize]| {
         let input = Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap();
-        batch_norm(&input, &weight, &bias, None, Activation::None, EPS)
+        batch_norm(&input, FilledRows::All, &weight, &bias, None, Activation::None, EPS)
     };
     let message = norm(&[1, 1, 1, 3]).unwrap_err().to_string();
     assert!(message.contains("at least 2 per channel"), "{message}");
     assert_eq!(norm(&[0, 7, 7, 3]).unwrap().output.dims(), [0, 7, 7, 3]);
     assert!(norm(&[2, 4]).is_err());
+}
+
+/// Counts of images with [`reference::SLOTS`] slots: some empty, all full, one filled slot in all, more than there are.
+const COUNTS: [&[u32]; 5] = [&[2, 0, 3], &[4], &[0, 1], &[4, 4], &[9, 1]];
+
+/// Input, weight, bias and residual, for these counts.
+fn of_slots(random: &mut Random, images: usize, plane: &[usize], channels: usize) -> [Tensor; 4] {
+    let dims = [&[images * reference::SLOTS], plane, &[channels]].concat();
+    [
+        random.tensor(&dims).affine(3.0, 5.0).unwrap(),
+        random.tensor(&[channels]),
+        random.tensor(&[channels]),
+        random.tensor(&dims),
+    ]
+}
+
+fn clamped(counts: &[u32]) -> Vec<u32> {
+    counts.iter().map(|count| (*count).min(reference::SLOTS as u32)).collect()
+}
+
+/// A tensor whose values outside of filled rows are NaN.
+fn poisoned(tensor: &Tensor, counts: &[u32]) -> Tensor {
+    let filled = reference::filled(tensor.elem_count(), counts);
+    let mut poisoned = vec![f32::NAN; tensor.elem_count()];
+    let values = values(tensor);
+    filled.into_iter().for_each(|place| poisoned[place] = values[place]);
+    Tensor::from_vec(poisoned, tensor.dims(), &Device::Cpu).unwrap()
+}
+
+#[test]
+fn only_filled_rows_count() {
+    let mut random = Random::new(109);
+    for counts in COUNTS {
+        let tensor = Tensor::new(counts, &Device::Cpu).unwrap();
+        let counts = clamped(counts);
+        for (plane, channels) in [(&[3, 5][..], 7), (&[], 2), (&[11, 9], 3)] {
+            let inputs = of_slots(&mut random, counts.len(), plane, channels);
+            let [x, w, b, r] = inputs.each_ref().map(|t| exact(&values(t)));
+            let (out, mean, variance) = reference::filled_batch_norm(&x, &counts, &w, &b, &r, EPS);
+            let [input, weight, bias, residual] = inputs;
+            let inputs = [poisoned(&input, &counts), weight, bias, poisoned(&residual, &counts)];
+            for activation in [Activation::None, Activation::Relu] {
+                let found = normed(&inputs, FilledRows::UpTo(&tensor), activation);
+                let out = rounded(&through(activation, out.clone()));
+                let out = Tensor::from_vec(out, input.dims(), &Device::Cpu).unwrap();
+                assert_close_relative(&found.output, &out, PRODUCT_TOLERANCE);
+                for (found, expected) in [(&found.mean, &mean), (&found.variance, &variance)] {
+                    let expected =
+                        Tensor::from_vec(rounded(expected), channels, &Device::Cpu).unwrap();
+                    assert_close_relative(found, &expected, PRODUCT_TOLERANCE);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_filled_rows_are_those_of_the_definition() {
+    let mut random = Random::new(113);
+    for counts in COUNTS {
+        let tensor = Tensor::new(counts, &Device::Cpu).unwrap();
+        let counts = clamped(counts);
+        let inputs = of_slots(&mut random, counts.len(), &[3, 2], 3);
+        for activation in [Activation::None, Activation::Relu] {
+            assert_gradients(
+                &inputs,
+                SMALL_STEP,
+                |t| normed(t, FilledRows::UpTo(&tensor), activation).output,
+                |t| {
+                    let (out, ..) =
+                        reference::filled_batch_norm(&t[0], &counts, &t[1], &t[2], &t[3], EPS);
+                    through(activation, out)
+                },
+            );
+        }
+    }
+}
+
+/// Statistics and all gradients are zero, whatever lies in the slots.
+#[test]
+fn nothing_comes_of_empty_slots() {
+    let mut random = Random::new(127);
+    let counts = Tensor::new(&[0u32, 0], &Device::Cpu).unwrap();
+    let [input, weight, bias, residual] = of_slots(&mut random, 2, &[2, 2], 3);
+    let inputs = [poisoned(&input, &[0, 0]), weight, bias, poisoned(&residual, &[0, 0])];
+    let variables = inputs.map(|input| Var::from_tensor(&input).unwrap());
+    let tensors = variables.each_ref().map(|variable| variable.as_tensor().clone());
+    for activation in [Activation::None, Activation::Relu] {
+        let found = normed(&tensors, FilledRows::UpTo(&counts), activation);
+        let gradients = found.output.sum_all().unwrap().backward().unwrap();
+        let all = tensors.iter().map(|tensor| gradients.get(tensor).unwrap());
+        for tensor in all.chain([&found.output, &found.mean, &found.variance]) {
+            assert!(values(tensor).iter().all(|value| *value == 0.0), "{tensor}");
+        }
+    }
+}
+
+#[test]
+fn running_statistics_move_in_place() {
+    let mut random = Random::new(131);
+    let inputs = of_slots(&mut random, 2, &[], 3);
+    let momentum = 0.25;
+    for (counts, values_per_channel) in [([3, 2], 5.0), ([1, 0], 1.0), ([0, 0], 0.0)] {
+        let counts = Tensor::new(&counts, &Device::Cpu).unwrap();
+        let found = normed(&inputs, FilledRows::UpTo(&counts), Activation::None);
+        let running = [random.tensor(&[3]), random.tensor(&[3])].map(|tensor| {
+            let before = exact(&values(&tensor));
+            (Var::from_tensor(&tensor).unwrap(), before)
+        });
+        let [mean, variance] = running.each_ref().map(|(variable, _)| variable.as_tensor());
+        found.move_running([mean, variance], momentum).unwrap();
+        let unbiased = values_per_channel / (values_per_channel - 1.0);
+        for ((variable, before), (batch, factor)) in
+            running.iter().zip([(&found.mean, 1.0), (&found.variance, unbiased)])
+        {
+            let expected: Vec<f64> = if values_per_channel > 1.0 {
+                let batch = exact(&values(batch));
+                let pairs = before.iter().zip(batch);
+                pairs.map(|(before, b)| before * (1.0 - momentum) + factor * b * momentum).collect()
+            } else {
+                before.clone()
+            };
+            let expected = Tensor::from_vec(rounded(&expected), 3, &Device::Cpu).unwrap();
+            assert_close_relative(variable, &expected, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn counts_that_do_not_fit_are_named() {
+    let mut random = Random::new(137);
+    let inputs = of_slots(&mut random, 3, &[2, 2], 3);
+    let norm = |counts: &Tensor| {
+        let filled = FilledRows::UpTo(counts);
+        batch_norm(&inputs[0], filled, &inputs[1], &inputs[2], None, Activation::None, EPS)
+            .unwrap_err()
+            .to_string()
+    };
+    let message = norm(&Tensor::new(&[1u32; 5], &Device::Cpu).unwrap());
+    assert!(message.contains("counts") && message.contains("12 rows"), "{message}");
+    let message = norm(&Tensor::new(&[1f32; 3], &Device::Cpu).unwrap());
+    assert!(message.contains("counts") && message.contains("U32"), "{message}");
+    assert!(norm(&Tensor::zeros((3, 1), DType::U32, &Device::Cpu).unwrap()).contains("counts"));
+    assert!(norm(&Tensor::zeros(0, DType::U32, &Device::Cpu).unwrap()).contains("counts"));
 }

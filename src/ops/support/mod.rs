@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+pub(crate) mod filled_rows;
 pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod order;

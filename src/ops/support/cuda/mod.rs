@@ -30,7 +30,7 @@ pub(crate) use launch::{Grid, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use passes::{
     Permutation, Update, check_f32, column_sums, part_of_rows, scalar, scale_by, squares,
-    through_relu, total_of_parts,
+    through_relu,
 };
 pub(crate) use rows::Rows;
 pub(crate) use staging::{upload, upload_into};

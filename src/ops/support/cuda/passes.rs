@@ -137,7 +137,7 @@ fn sum_parts(
 }
 
 /// The sum of what parts of rows have been summed to, `[parts, columns]` at an address.
-pub(crate) fn total_of_parts(
+fn total_of_parts(
     device: &CudaDevice,
     sums: u64,
     parts: usize,
