@@ -9,6 +9,8 @@ mod box_predictor;
 mod instance_head;
 mod mask_head;
 mod roi_pool;
+#[cfg(test)]
+mod tests;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;

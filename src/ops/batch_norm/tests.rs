@@ -191,7 +191,7 @@ fn running_statistics_move_in_place() {
     let mut random = Random::new(131);
     let inputs = of_slots(&mut random, 2, &[], 3);
     let momentum = 0.25;
-    for (counts, values_per_channel) in [([3, 2], 5.0), ([1, 0], 1.0), ([0, 0], 0.0)] {
+    for (counts, values_per_channel) in [([3u32, 2], 5.0), ([1, 0], 1.0), ([0, 0], 0.0)] {
         let counts = Tensor::new(&counts, &Device::Cpu).unwrap();
         let found = normed(&inputs, FilledRows::UpTo(&counts), Activation::None);
         let running = [random.tensor(&[3]), random.tensor(&[3])].map(|tensor| {
