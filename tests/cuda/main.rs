@@ -10,6 +10,7 @@ mod counters;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
+mod norms;
 mod support;
 #[cfg(feature = "train")]
 mod training;
