@@ -143,9 +143,28 @@ fn detections(criterion: &mut Criterion) {
     });
 }
 
+/// Objects of a quarter of an image of 480×640 pixels, in boxes of the resized one.
+fn targets(criterion: &mut Criterion) {
+    const POSITIVES: usize = 128;
+    const OBJECTS: usize = 8;
+    let place = |object: usize| [object as u32 * 76_800, 120, 160, 240, 320, 480, 640, 800, 1066];
+    let places: Vec<u32> = (0..OBJECTS).flat_map(place).collect();
+    let device = &Device::Cpu;
+    let masks = ObjectMasks {
+        pixels: Tensor::ones(OBJECTS * 76_800, DType::U8, device).expect("pixels"),
+        places: Tensor::from_vec(places, (1, OBJECTS, 9), device).expect("places"),
+    };
+    let objects = (0..POSITIVES as u32).map(|slot| slot % OBJECTS as u32).collect();
+    let objects = Tensor::from_vec(objects, (1, POSITIVES), device).expect("objects");
+    let (boxes, all) = (boxes(POSITIVES).expect("boxes"), counts(POSITIVES).expect("counts"));
+    criterion.bench_function("mask_targets", |bencher| {
+        bencher.iter(|| mask_targets(&masks, &boxes, &objects, &all, 28));
+    });
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20);
-    targets = images, features, proposals, detections
+    targets = images, features, proposals, detections, targets
 }
 criterion_main!(benches);

@@ -14,6 +14,14 @@
 //! | [`max_pool2d`] | largest value of each window |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
+//! | [`append_slots`] | the slots of one list after those of another |
+//! | [`assign`] | which object each box has found |
+//! | [`random_bits`] | random numbers from a seed |
+//! | [`sample_boxes`] | boxes that a step of training learns from |
+//! | [`box_targets`] | labels and deltas of sampled boxes |
+//! | [`mask_targets`] | what the masks of sampled boxes should have been |
+//! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
+//! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
 //! | [`nms`] | boxes that no better one of their group overlaps |
@@ -27,7 +35,10 @@
 //! | [`pack_results`] | several results in one buffer |
 
 mod anchor_grid;
+mod append_slots;
+mod assign;
 mod batch_norm;
+mod box_targets;
 mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
@@ -35,20 +46,28 @@ mod decode_proposals;
 mod gather_rows;
 mod gather_slots;
 mod linear;
+mod losses;
+mod mask_targets;
 mod max_pool2d;
 mod nms;
 mod pack_results;
 mod paste_masks;
+mod random_bits;
 mod resize_normalize;
 mod roi_align;
+mod sample_boxes;
 mod scale_boxes;
 mod select_candidates;
 pub(crate) mod support;
 mod top_k;
+mod upload_arrays;
 mod upsample_add;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
+pub use append_slots::append_slots;
+pub use assign::{AssignParams, Unfound, assign};
 pub use batch_norm::{BatchNormOutput, batch_norm};
+pub use box_targets::{BoxTargets, Objects, box_targets};
 pub use class_masks::{class_mask_logits, class_masks};
 pub use conv_transpose2d::{
     PreparedConvTranspose2d, TrainableConvTranspose2d, conv_transpose2d, conv_transpose2d_trainable,
@@ -60,18 +79,25 @@ pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_propo
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
+pub use losses::{SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss};
+pub use mask_targets::{ObjectMasks, mask_targets};
 pub use max_pool2d::{MaxPool2dParams, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;
 #[cfg(feature = "cuda")]
 pub(crate) use pack_results::{count_download, pack_results_into};
 pub use paste_masks::{PasteMasksParams, paste_masks};
+pub use random_bits::random_bits;
 pub use resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize};
 pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};
+pub use sample_boxes::{Chosen, SampleParams, Samples, sample_boxes};
 pub use scale_boxes::scale_boxes;
 pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
+pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
+pub use support::matches::{IGNORED_LABEL, Match};
 pub use top_k::{TopK, top_k};
+pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;

@@ -10,7 +10,10 @@ mod counters;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
+mod losses;
+mod mask_targets;
 mod norms;
+mod sampling;
 mod support;
 #[cfg(feature = "train")]
 mod training;

@@ -1,22 +1,37 @@
 use candle_core::{Device, Tensor};
 
-use super::OP;
+use super::{OP, Plan};
 use crate::error::{Error, Result};
 use crate::ops::support::check::{lend, with_slice};
 
-/// First row of each table, and the number of all rows.
-fn starts(rows_of_tables: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut starts = vec![0];
-    let mut end = 0;
-    starts.extend(rows_of_tables.map(|rows| {
-        end += rows;
-        end
-    }));
-    starts
+impl Plan {
+    /// First row of each table within an image, and the number of all rows.
+    fn starts(&self) -> Vec<usize> {
+        let mut end = 0;
+        let ends = self.lengths.iter().map(|length| {
+            end += length;
+            end
+        });
+        [0].into_iter().chain(ends).collect()
+    }
+
+    /// Which picked row is which row of a table.
+    fn picks(
+        &self,
+        table: usize,
+        start: usize,
+        rows: &[u32],
+    ) -> impl Iterator<Item = (usize, usize)> {
+        let (length, per_image) = (self.lengths[table], rows.len() / self.images.max(1));
+        rows.iter().enumerate().filter_map(move |(picked, row)| {
+            let place = (*row as usize).wrapping_sub(start);
+            (place < length).then(|| (picked, picked / per_image * length + place))
+        })
+    }
 }
 
-pub(super) fn run(tables: &[&Tensor], width: usize, rows: &Tensor) -> Result<Tensor> {
-    let starts = starts(tables.iter().map(|table| table.elem_count() / width));
+pub(super) fn run(tables: &[&Tensor], plan: &Plan, rows: &Tensor) -> Result<Tensor> {
+    let (starts, width) = (plan.starts(), plan.width);
     let end = starts.last().copied().unwrap_or(0);
     lend!(rows: u32);
     if let Some(row) = rows.iter().find(|row| **row as usize >= end) {
@@ -28,13 +43,10 @@ pub(super) fn run(tables: &[&Tensor], width: usize, rows: &Tensor) -> Result<Ten
         });
     }
     let mut out = vec![0f32; rows.len() * width];
-    for (table, start) in tables.iter().zip(&starts) {
+    for (index, table) in tables.iter().enumerate() {
         with_slice::<f32, _>(table, |table| {
-            for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-                let place = (*row as usize).wrapping_sub(*start);
-                if place < table.len() / width {
-                    out.copy_from_slice(&table[place * width..][..width]);
-                }
+            for (picked, place) in plan.picks(index, starts[index], rows) {
+                out[picked * width..][..width].copy_from_slice(&table[place * width..][..width]);
             }
         })?;
     }
@@ -45,28 +57,25 @@ pub(super) fn run(tables: &[&Tensor], width: usize, rows: &Tensor) -> Result<Ten
 pub(super) fn scatter(
     gradient: &Tensor,
     rows: &Tensor,
+    plan: &Plan,
     shapes: &[Vec<usize>],
     wanted: &[bool],
 ) -> Result<Vec<Option<Tensor>>> {
-    let width = gradient.dim(1)?;
-    let values = |shape: &Vec<usize>| shape.iter().product::<usize>();
-    let starts = starts(shapes.iter().map(|shape| values(shape) / width));
+    let (starts, width) = (plan.starts(), plan.width);
     lend!(gradient: f32, rows: u32);
     shapes
         .iter()
         .zip(wanted)
-        .zip(&starts)
-        .map(|((shape, wanted), start)| {
+        .enumerate()
+        .map(|(index, (shape, wanted))| {
             if !wanted {
                 return Ok(None);
             }
-            let mut out = vec![0f32; values(shape)];
-            for (gradient, row) in gradient.chunks_exact(width).zip(rows) {
-                let place = (*row as usize).wrapping_sub(*start);
-                if place < out.len() / width {
-                    let out = &mut out[place * width..][..width];
-                    out.iter_mut().zip(gradient).for_each(|(out, gradient)| *out += gradient);
-                }
+            let mut out = vec![0f32; shape.iter().product()];
+            for (picked, place) in plan.picks(index, starts[index], rows) {
+                let gradient = &gradient[picked * width..][..width];
+                let out = &mut out[place * width..][..width];
+                out.iter_mut().zip(gradient).for_each(|(out, gradient)| *out += gradient);
             }
             Ok(Some(Tensor::from_vec(out, shape.as_slice(), &Device::Cpu)?))
         })

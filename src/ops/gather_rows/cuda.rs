@@ -1,25 +1,56 @@
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Tensor};
 
-use super::OP;
+use super::{OP, Plan};
 use crate::error::Result;
 use crate::ops::support::cuda::{
     GATHER_ROWS, Grid, Table, check_f32, fits, launch, of, output, point, pointer,
 };
 
-pub(super) fn run(tables: &[&Tensor], width: usize, rows: &Tensor) -> Result<Tensor> {
+/// What a launch picks; the twin is in kernel.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: u64,
+    values: u64,
+    per_image: u32,
+    width: u32,
+    n: u32,
+    unused: u32,
+}
+
+// SAFETY: plain numbers in C's order, without padding.
+unsafe impl DeviceRepr for Rows {}
+
+impl Rows {
+    fn new(plan: &Plan, picked: usize, rows: u64, values: u64) -> Self {
+        Self {
+            rows,
+            values,
+            per_image: (picked / plan.images.max(1)) as u32,
+            width: plan.width as u32,
+            n: (picked * plan.width) as u32,
+            unused: 0,
+        }
+    }
+}
+
+pub(super) fn run(tables: &[&Tensor], plan: &Plan, rows: &Tensor) -> Result<Tensor> {
     fits(OP, "tables", tables.len(), Table::CAPACITY)?;
     let device = of(OP, rows.device())?;
-    let n = rows.elem_count() * width;
-    let (tensor, out) = output(device, DType::F32, (rows.elem_count(), width))?;
+    let picked = rows.elem_count();
+    let (tensor, out) = output(device, DType::F32, (picked, plan.width))?;
     let held = tables.iter().map(|table| table.contiguous()).collect::<Result<Vec<_>, _>>()?;
     let entries = held
         .iter()
-        .map(|table| Ok((pointer::<f32>(table)?, table.elem_count() / width)))
+        .zip(&plan.lengths)
+        .map(|(table, length)| Ok((pointer::<f32>(table)?, *length)))
         .collect::<Result<Vec<_>>>()?;
     let table = Table::new(entries);
     point!(rows: u32);
-    let (grid, width, n) = (Grid::over(n), width as u32, n as u32);
-    launch!(device, GATHER_ROWS, "gather_rows", grid, table, rows, width, n, out);
+    let argument = Rows::new(plan, picked, rows, out);
+    let grid = Grid::over(picked * plan.width);
+    launch!(device, GATHER_ROWS, "gather_rows", grid, table, argument);
     Ok(tensor)
 }
 
@@ -27,12 +58,12 @@ pub(super) fn run(tables: &[&Tensor], width: usize, rows: &Tensor) -> Result<Ten
 pub(super) fn scatter(
     gradient: &Tensor,
     rows: &Tensor,
+    plan: &Plan,
     shapes: &[Vec<usize>],
     wanted: &[bool],
 ) -> Result<Vec<Option<Tensor>>> {
     check_f32(gradient)?;
     let device = of(OP, gradient.device())?;
-    let (n, width) = (gradient.elem_count(), gradient.dim(1)?);
     let gradients = shapes
         .iter()
         .zip(wanted)
@@ -43,16 +74,18 @@ pub(super) fn scatter(
         .collect::<Result<Vec<_>>>()?;
     let entries = gradients
         .iter()
-        .zip(shapes)
-        .map(|(gradient, shape)| {
+        .zip(&plan.lengths)
+        .map(|(gradient, length)| {
             // A table that nobody wants the gradient of has no address.
             let address = gradient.as_ref().map(pointer::<f32>).transpose()?.unwrap_or(0);
-            Ok((address, shape.iter().product::<usize>() / width))
+            Ok((address, *length))
         })
         .collect::<Result<Vec<_>>>()?;
     let table = Table::new(entries);
+    let picked = rows.elem_count();
     point!(rows: u32, gradient: f32);
-    let (grid, width, n) = (Grid::over(n), width as u32, n as u32);
-    launch!(device, GATHER_ROWS, "gather_rows_scatter", grid, table, rows, width, n, gradient);
+    let argument = Rows::new(plan, picked, rows, gradient);
+    let grid = Grid::over(picked * plan.width);
+    launch!(device, GATHER_ROWS, "gather_rows_scatter", grid, table, argument);
     Ok(gradients)
 }

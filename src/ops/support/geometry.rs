@@ -31,6 +31,27 @@ pub(crate) fn decode(deltas: [f32; 4], reference: [f32; 4], weights: [f32; 4]) -
     [new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height]
 }
 
+/// The deltas, multiplied by `weights`, that turn `reference` into `target`: the inverse of decoding.
+///
+/// Both boxes are xyxy in one unit and have positive sides; others give infinite or NaN deltas.
+///
+/// Reference: torchvision `models/detection/_utils.py`, `encode_boxes`; Girshick et al. 2014, appendix C.
+pub(crate) fn encode(target: [f32; 4], reference: [f32; 4], weights: [f32; 4]) -> [f32; 4] {
+    let [width, height, center_x, center_y] = centered(reference);
+    let [target_width, target_height, target_x, target_y] = centered(target);
+    [
+        weights[0] * (target_x - center_x) / width,
+        weights[1] * (target_y - center_y) / height,
+        weights[2] * (target_width / width).ln(),
+        weights[3] * (target_height / height).ln(),
+    ]
+}
+
+fn centered([x1, y1, x2, y2]: [f32; 4]) -> [f32; 4] {
+    let (width, height) = (x2 - x1, y2 - y1);
+    [width, height, x1 + 0.5 * width, y1 + 0.5 * height]
+}
+
 /// Minimum with [`MAX_LOG_SCALE`] that lets NaN through, so that a diverged model does not look healthy.
 fn cap(value: f32) -> f32 {
     if value > MAX_LOG_SCALE { MAX_LOG_SCALE } else { value }
@@ -68,7 +89,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::support::testing::{fixture, values};
+    use crate::ops::support::testing::{Random, fixture, values};
 
     #[test]
     fn growth_is_capped() {
@@ -111,5 +132,40 @@ mod tests {
         assert!(!is_usable([0.0, 0.0, 0.0099, 5.0], 0.01));
         assert!(!is_usable([0.0, 0.0, f32::INFINITY, 5.0], 0.01));
         assert!(!is_usable([f32::NAN, 0.0, 4.0, 5.0], 0.01));
+    }
+
+    #[test]
+    fn decoding_undoes_encoding() {
+        let mut random = Random::new(8);
+        let (targets, references) = (random.boxes(50, 90.0, 60.0), random.boxes(50, 90.0, 60.0));
+        for (target, reference) in targets.into_iter().zip(references) {
+            for weights in [[1.0; 4], [10.0, 10.0, 5.0, 5.0]] {
+                let decoded = decode(encode(target, reference, weights), reference, weights);
+                for (a, b) in decoded.iter().zip(target) {
+                    assert!((a - b).abs() < 1e-3, "{decoded:?} {target:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn encoding_equals_torchvision() {
+        let tensors = fixture("train_losses.safetensors");
+        let rows = |key: &str| values(&tensors[key]).as_chunks::<4>().0.to_vec();
+        let (boxes, objects) = (rows("match/boxes"), rows("match/objects"));
+        for (index, expected) in rows("match/encoded").iter().enumerate() {
+            let object = objects[index % objects.len()];
+            let found = encode(object, boxes[index], [10.0, 10.0, 5.0, 5.0]);
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{index}");
+            }
+        }
+    }
+
+    #[test]
+    fn deltas_are_relative_to_the_reference() {
+        let deltas =
+            encode([10.0, 20.0, 30.0, 60.0], [0.0, 0.0, 10.0, 20.0], [10.0, 10.0, 5.0, 5.0]);
+        assert_eq!(deltas, [15.0, 15.0, 5.0 * 2f32.ln(), 5.0 * 2f32.ln()]);
     }
 }

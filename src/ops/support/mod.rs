@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod autograd;
+pub(crate) mod box_set;
 pub(crate) mod check;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
@@ -9,8 +10,10 @@ pub(crate) mod cuda;
 pub(crate) mod filled_rows;
 pub(crate) mod geometry;
 pub(crate) mod isa;
+pub(crate) mod matches;
 pub(crate) mod order;
 pub(crate) mod parallel;
 pub(crate) mod paste;
+pub(crate) mod random;
 #[cfg(test)]
 pub(crate) mod testing;

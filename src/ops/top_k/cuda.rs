@@ -3,9 +3,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{OP, TopK};
 use crate::error::{Error, Result};
-use crate::ops::support::cuda::{Grid, Output, TOP_K, Table, launch, of, pointer};
-
-const SELECT_THREADS: u32 = 1024;
+use crate::ops::support::cuda::{Grid, Output, SELECT_THREADS, TOP_K, Table, launch, of, pointer};
 
 /// Where the rows of an image lie; the twin is in kernel.cu.
 #[repr(C)]

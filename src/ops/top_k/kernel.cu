@@ -2,9 +2,7 @@
 //
 //     top_k_select, one block per row:
 //         key = (order-reversing bits of the value) << 32 | index, all different
-//         radix select: from the highest byte down, count the keys of the chosen prefix by their next byte, and go on
-//             with the byte in which the k-th smallest key lies; stop where the keys of that byte are all wanted
-//         write every key that is not above the prefix, in any order: exactly k
+//         radix select, see order.cuh; write every key that is not above the prefix, in any order: exactly k
 //     top_k_rank, one thread per chosen key:
 //         its place is the number of chosen keys below it; write value, index and segment there
 //
@@ -13,8 +11,6 @@
 // byte's keys fit exactly.
 #include "order.cuh"
 #include "tables.cuh"
-
-#define SELECT_THREADS 1024
 
 struct Rows {
     unsigned first_slot[8];   // of each segment, in an image's slots
@@ -29,49 +25,18 @@ __device__ __forceinline__ unsigned taken(const Table& segments, unsigned segmen
 // grid: (segments, images)
 extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
 top_k_select(const Table segments, const Rows rows, unsigned k, unsigned long long* chosen) {
-    __shared__ unsigned histogram[256];
-    __shared__ unsigned long long prefix;
-    __shared__ unsigned wanted, count, done;
+    __shared__ unsigned count;
     unsigned segment = blockIdx.x;
     unsigned length = segments.lengths[segment];
-    unsigned n = taken(segments, segment, k);
     const float* values =
         static_cast<const float*>(segments.pointers[segment]) + (size_t)blockIdx.y * length;
     chosen += (size_t)blockIdx.y * rows.slots + rows.first_slot[segment];
-
-    if (threadIdx.x == 0) {
-        prefix = 0;
-        wanted = n;
-        count = 0;
-        done = n == 0 || n == length;
-    }
+    auto key = [&](unsigned i) { return descending_key(values[i], i); };
+    Prefix best = smallest(length, length, taken(segments, segment, k), [](unsigned) { return true; }, key);
+    if (threadIdx.x == 0) count = 0;
     __syncthreads();
-    if (n == 0) return;
-    // With all values chosen, the prefix of no bits says so.
-    int shift = done ? 64 : 56;
-    for (; !done; shift -= 8) {
-        for (unsigned i = threadIdx.x; i < 256; i += blockDim.x) histogram[i] = 0;
-        __syncthreads();
-        for (unsigned i = threadIdx.x; i < length; i += blockDim.x) {
-            unsigned long long key = descending_key(values[i], i);
-            bool in_prefix = shift == 56 || key >> (shift + 8) == prefix >> (shift + 8);
-            if (in_prefix) atomicAdd(&histogram[key >> shift & 255], 1u);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            unsigned below = 0, byte = 0;
-            while (below + histogram[byte] < wanted) below += histogram[byte++];
-            prefix |= (unsigned long long)byte << shift;
-            wanted -= below;
-            done = histogram[byte] == wanted;
-        }
-        __syncthreads();
-        if (done) break;
-    }
     for (unsigned i = threadIdx.x; i < length; i += blockDim.x) {
-        unsigned long long key = descending_key(values[i], i);
-        bool is_chosen = shift == 64 || key >> shift <= prefix >> shift;
-        if (is_chosen) chosen[atomicAdd(&count, 1u)] = key;
+        if (best.contains(key(i))) chosen[atomicAdd(&count, 1u)] = key(i);
     }
 }
 

@@ -54,6 +54,24 @@ __device__ __forceinline__ Box decode(Box d, Box reference, float4 weights) {
     return {new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height};
 }
 
+// The deltas, times `weights`, that turn `reference` into `target`.
+__device__ __forceinline__ Box encode(Box target, Box reference, float4 weights) {
+    float width = reference.x2 - reference.x1;
+    float height = reference.y2 - reference.y1;
+    float target_width = target.x2 - target.x1;
+    float target_height = target.y2 - target.y1;
+    float center_x = reference.x1 + 0.5f * width;
+    float center_y = reference.y1 + 0.5f * height;
+    float target_x = target.x1 + 0.5f * target_width;
+    float target_y = target.y1 + 0.5f * target_height;
+    return {
+        weights.x * (target_x - center_x) / width,
+        weights.y * (target_y - center_y) / height,
+        weights.z * logf(target_width / width),
+        weights.w * logf(target_height / height),
+    };
+}
+
 __device__ __forceinline__ float clip_to(float value, float limit) {
     return fminf(fmaxf(value, 0.f), limit);
 }

@@ -9,6 +9,9 @@ use crate::error::Result;
 /// Threads of a block where nothing speaks for another number.
 const THREADS: u32 = 256;
 
+/// Threads of a block that selects by radix; the twin is in order.cuh.
+pub(crate) const SELECT_THREADS: u32 = 1024;
+
 /// Blocks and threads of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {

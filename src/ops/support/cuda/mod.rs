@@ -26,7 +26,7 @@ pub(crate) use finish::Finish;
 pub(crate) use gemm::Product;
 pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
-pub(crate) use launch::{Grid, for_dtype, launch, start};
+pub(crate) use launch::{Grid, SELECT_THREADS, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use passes::{
     Permutation, Update, check_f32, column_sums, part_of_rows, scalar, scale_by, squares,
