@@ -43,9 +43,14 @@ fn stages(criterion: &mut Criterion) {
         let propose = || network.rpn.propose(&predicted, geometry)?.trim_to_counts();
         let proposals = propose().expect("proposals");
         group.bench_function("proposals", |bencher| bencher.iter(propose));
-        let pooled = network.roi_heads.pool(&features, &proposals, geometry).expect("pooled boxes");
+        let pooled = network
+            .roi_heads
+            .pool(&features, &proposals.boxes, &proposals.counts, geometry)
+            .expect("pooled boxes");
         group.bench_function("box pooling", |bencher| {
-            bencher.iter(|| network.roi_heads.pool(&features, &proposals, geometry));
+            bencher.iter(|| {
+                network.roi_heads.pool(&features, &proposals.boxes, &proposals.counts, geometry)
+            });
         });
         group.bench_function("box head", |bencher| {
             bencher.iter(|| network.roi_heads.predict(&pooled, FilledRows::All));

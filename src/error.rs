@@ -254,20 +254,6 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A sampler chose a box that it was not offered.
-    #[error(
-        "sampling {stage} of image {image} of the batch: box {index} is {found}; choose from the candidates"
-    )]
-    Sample {
-        /// What the boxes are.
-        stage: &'static str,
-        /// Place of the image in its batch.
-        image: usize,
-        /// The box.
-        index: u32,
-        /// What it is.
-        found: String,
-    },
     /// Training has diverged.
     #[error(
         "{what} is not finite (images {images:?}; {losses}); lower the learning rate, clip gradients, or look at these images' targets"

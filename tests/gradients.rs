@@ -78,7 +78,8 @@ impl Case {
         let scores = Tensor::zeros((n, k), DType::F32, &Device::Cpu).unwrap();
         let labels = &self.tensors["labels"];
         let proposals = Proposals { boxes: boxes.clone(), scores, counts: counts.clone() };
-        let pooled = roi_heads.pool(&features, &proposals, &geometry).unwrap();
+        let pooled =
+            roi_heads.pool(&features, &proposals.boxes, &proposals.counts, &geometry).unwrap();
         let (class_logits, box_regression) = roi_heads.predict(&pooled, FilledRows::All).unwrap();
         let masks = mask_head.logits(&features, &boxes, labels, &counts, &geometry).unwrap();
 

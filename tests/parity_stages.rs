@@ -100,7 +100,8 @@ fn compare_roi_heads(
         counts: Tensor::new(counts, boxes.device()).unwrap(),
         boxes,
     };
-    let pooled = network.roi_heads.pool(features, &proposals, geometry).unwrap();
+    let pooled =
+        network.roi_heads.pool(features, &proposals.boxes, &proposals.counts, geometry).unwrap();
     assert_features(&pooled, &fixture.features("box.roi_features"), "box.roi_features");
     let (class_logits, box_regression) =
         network.roi_heads.predict(&pooled, FilledRows::All).unwrap();

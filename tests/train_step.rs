@@ -49,13 +49,13 @@ fn a_network_that_proposes_nothing_learns_from_the_objects() {
     let network = reference.network_with(&Device::Cpu, 5, |config| config.rpn.min_box_side = 1e4);
     let mut sampler = RandomSampler::new(1, 0);
     let evaluated = network.evaluate(&reference.batch("one_empty"), &mut sampler).unwrap();
-    let losses = evaluated.losses;
+    let losses = evaluated.losses().unwrap();
     assert!(losses.classifier > 0.0 && losses.box_reg > 0.0 && losses.mask.unwrap() > 0.0);
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
     assert!(gradients.norm().unwrap().is_finite());
     // Neither proposals nor objects: the heads see nothing.
     let evaluated = network.evaluate(&reference.batch("all_empty"), &mut sampler).unwrap();
-    let losses = evaluated.losses;
+    let losses = evaluated.losses().unwrap();
     assert_eq!([losses.classifier, losses.box_reg, losses.mask.unwrap()], [0.0; 3]);
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
     assert!(losses.objectness > 0.0 && gradients.norm().unwrap() > 0.0);
@@ -70,7 +70,7 @@ fn evaluating_leaves_the_weights_alone() {
         network.parameters().all().iter().map(|p| values(p.var.as_tensor())).collect();
     let losses = || {
         let batch = reference.batch("objects");
-        network.evaluate(&batch, &mut RandomSampler::new(2, 0)).unwrap().losses
+        network.evaluate(&batch, &mut RandomSampler::new(2, 0)).unwrap().losses().unwrap()
     };
     assert_eq!(losses(), losses());
     let after = network.parameters().all();
@@ -120,7 +120,7 @@ fn steps_repeat_bit_for_bit() {
         let network = reference.network(&Device::Cpu, 3);
         let mut sampler = RandomSampler::new(9, step);
         let evaluated = network.evaluate(&reference.batch("objects"), &mut sampler).unwrap();
-        let losses = evaluated.losses;
+        let losses = evaluated.losses().unwrap();
         (losses, evaluated.gradients(&network.parameters().trainable()).unwrap())
     };
     let ((losses, gradients), (again, same)) = (run(4), run(4));
@@ -173,7 +173,8 @@ fn a_diverged_network_is_reported_with_its_images() {
     bias.var.set(&infinite).unwrap();
     let mut batch = reference.batch("objects");
     batch.targets[0].image_id = 4711;
-    let error = network.evaluate(&batch, &mut RandomSampler::new(0, 0)).err().unwrap();
+    let evaluated = network.evaluate(&batch, &mut RandomSampler::new(0, 0)).unwrap();
+    let error = evaluated.losses().unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::NonFinite { .. }));
     assert!(text.contains("4711") && text.contains("loss_classifier NaN"), "{text}");

@@ -55,6 +55,7 @@ fn trained_network(folder: &RunFolder) {
         average: None,
         snapshot_every: None,
         evaluate_every: 1,
+        report_every: 1,
     };
     let mut trainer =
         Trainer::new(network, options, Some(folder.clone()), Arc::new(Alone)).unwrap();

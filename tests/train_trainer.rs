@@ -3,99 +3,21 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 use candle_detection::checkpoint::{Checkpoint, Loading};
 use candle_detection::config::ModelConfig;
 use candle_detection::train::parallel::{Alone, Communicator, ThreadCommunicator};
 use candle_detection::train::{
-    Course, Ending, Flow, Freezing, Milestone, Momentum, Network, Observer, ParameterGroups,
-    Position, RunFolder, RunLength, Schedule, StepReport, Trainer, TrainerOptions, UpdateRule,
-    WarmUp,
+    Course, Ending, Flow, Freezing, Milestone, Network, Observer, Position, RunFolder, RunLength,
+    StepReport, Trainer, TrainerOptions, UpdateRule,
 };
 use candle_detection::{Detector, Error, Result};
 use common::rectangles::{PICTURES, Rectangles};
+use common::runs::{Log, assert_same, config, network, options, trainer, weights};
 use common::{fixtures, largest_difference, values};
-
-fn config() -> ModelConfig {
-    let mut config = ModelConfig::load(&fixtures().join("tiny_r18.toml")).unwrap();
-    config.training.rpn.samples_per_image = 32;
-    config.training.rpn.pre_nms_top_n = 40;
-    config.training.rpn.post_nms_top_n = 40;
-    config.training.roi.samples_per_image = 32;
-    config
-}
-
-fn network() -> Network {
-    let config = config();
-    let checkpoint = Checkpoint::open(&fixtures().join("tiny_r18.safetensors")).unwrap();
-    let freezing = Freezing::backbone(&config, 5);
-    Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
-        .unwrap()
-        .0
-}
-
-#[derive(Default)]
-struct Log {
-    steps: Vec<StepReport>,
-    /// Steps and epochs.
-    evaluated: Vec<(u64, f64)>,
-    scores: Vec<f64>,
-    stop_at: Option<u64>,
-}
-
-impl Observer for Log {
-    fn step(&mut self, report: &StepReport) -> Result<Flow> {
-        self.steps.push(*report);
-        Ok(if self.stop_at == Some(report.step) { Flow::Stop } else { Flow::Continue })
-    }
-
-    fn evaluate(&mut self, milestone: &Milestone<'_>) -> Result<Option<f64>> {
-        self.evaluated.push((milestone.step, milestone.epochs));
-        Ok(self.scores.get(milestone.epochs as usize - 1).copied())
-    }
-}
-
-fn options(epochs: u64) -> TrainerOptions {
-    TrainerOptions {
-        length: RunLength::Epochs(epochs),
-        seed: 3,
-        schedule: Schedule {
-            rate: 0.01,
-            warm_up: WarmUp { steps: 5, start: 0.1 },
-            course: Course::Constant,
-        },
-        rule: UpdateRule::Sgd(Momentum::Heavy(0.9)),
-        groups: ParameterGroups::uniform(1e-4),
-        clip_norm: Some(5.0),
-        batches_per_update: 1,
-        average: Some(0.9),
-        snapshot_every: None,
-        evaluate_every: 1,
-    }
-}
-
-fn trainer(options: TrainerOptions, folder: Option<&Path>) -> Trainer {
-    let folder = folder.map(|path| RunFolder::new(path, 2));
-    Trainer::new(network(), options, folder, Arc::new(Alone)).unwrap()
-}
-
-fn weights(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let all = trainer.network().parameters().all();
-    all.into_iter().map(|p| (p.name, p.var.as_detached_tensor().copy().unwrap())).collect()
-}
-
-#[track_caller]
-fn assert_same(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>, tolerance: f32) {
-    assert!(a.keys().eq(b.keys()));
-    for (name, tensor) in a {
-        let difference = largest_difference(tensor, &b[name]);
-        assert!(difference <= tolerance, "{name} differs by {difference}");
-    }
-}
 
 /// What is shown often enough is found again, where it is and as what it is.
 #[test]

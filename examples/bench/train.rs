@@ -9,7 +9,7 @@ use candle_detection::config::{self, ModelConfig};
 use candle_detection::dataset::CocoDataset;
 use candle_detection::structures::{BoxXyxy, ImageSize, MaskUse, Rle, Target};
 use candle_detection::train::{
-    Batch, Freezing, Losses, Momentum, Network, Optimizer, Parameter, ParameterGroups, Random,
+    Batch, Evaluated, Freezing, Momentum, Network, Optimizer, Parameter, ParameterGroups, Random,
     RandomSampler, TrainingSet, Unlabelled, UpdateRule,
 };
 use candle_detection::{ImageInput, device};
@@ -38,7 +38,8 @@ pub fn run(args: &Args) -> Result<()> {
     model.image.min_size = args.min_size.unwrap_or(model.image.min_size);
     model.image.max_size = args.max_size.unwrap_or(model.image.max_size);
     let mut step = Step::new(args, &model)?;
-    let losses = step.run()?;
+    let losses = step.evaluate()?.losses()?;
+    step.run()?;
     let (mut wall, mut dispatch) = (Vec::new(), Vec::new());
     for _ in 0..args.iterations {
         let start = Instant::now();
@@ -68,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
         figures[name] = loss.into();
     }
     let device = step.device.clone();
-    let on_gpu = gpu::figures(&device, args.iterations, || step.run().map(drop))?;
+    let on_gpu = gpu::figures(&device, args.iterations, || step.run())?;
     figures.as_object_mut().into_iter().for_each(|all| all.extend(on_gpu.clone()));
     report(args, &figures)
 }
@@ -100,13 +101,14 @@ impl Step {
     }
 
     /// Each step samples anew.
-    fn run(&mut self) -> Result<Losses> {
+    fn evaluate(&self) -> Result<Evaluated> {
         let mut sampler = RandomSampler::new(0, self.optimizer.steps());
-        let evaluated = self.network.evaluate(&self.batch, &mut sampler)?;
-        let losses = evaluated.losses;
-        let gradients = evaluated.gradients(&self.parameters)?;
-        self.optimizer.step(&gradients, RATE)?;
-        Ok(losses)
+        Ok(self.network.evaluate(&self.batch, &mut sampler)?)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let gradients = self.evaluate()?.gradients(&self.parameters)?;
+        Ok(self.optimizer.step(&gradients, RATE)?)
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Args {
     /// Snapshots to keep.
     #[arg(long, default_value = "2", value_name = "N")]
     pub keep: usize,
-    /// Updates between two lines of the logs.
+    /// Updates between two lines of the logs; on a GPU, losses are read and shown only then.
     #[arg(long, default_value = "10", value_name = "N")]
     pub log_every: NonZeroUsize,
     /// Everything that is random follows from it.

@@ -1,5 +1,6 @@
 //! The numbers of a run, from the command line.
 
+use candle_core::Device;
 use candle_detection::train::{
     Course, Decay, Momentum, ParameterGroups, RunLength, Schedule, TrainerOptions, UpdateRule,
     WarmUp,
@@ -11,8 +12,8 @@ use super::args::{Args, CourseArgs, OptimizerName, ScheduleName};
 const USUAL_IMAGES: f64 = 16.0;
 const USUAL_RATE: f64 = 0.02;
 
-/// The options of a run over so many batches per epoch, of so many processes.
-pub fn options(args: &Args, batches: usize, ranks: usize) -> TrainerOptions {
+/// The options of a run over so many batches per epoch, of so many processes, on a device.
+pub fn options(args: &Args, batches: usize, ranks: usize, device: &Device) -> TrainerOptions {
     let course = &args.course;
     let length = course.iterations.map_or(RunLength::Epochs(course.epochs), RunLength::Updates);
     let per_epoch = batches.div_ceil(course.accumulate.get()) as u64;
@@ -27,6 +28,8 @@ pub fn options(args: &Args, batches: usize, ranks: usize) -> TrainerOptions {
         average: course.ema,
         snapshot_every: args.save_every.map(|updates| updates.get() as u64),
         evaluate_every: args.evaluate_every.get() as u64,
+        // On the CPU nothing waits for a loss to be read.
+        report_every: if device.is_cpu() { 1 } else { args.log_every.get() as u64 },
     }
 }
 

@@ -37,7 +37,7 @@ pub fn run(
 ) -> Result<()> {
     let mut loader = data::loader(args, ranks.part(), Arc::new(data.set), config)?;
     let batches = loader.batches_per_epoch();
-    let options = course::options(args, batches, ranks.count());
+    let options = course::options(args, batches, ranks.count(), &device);
     let total = options.length.updates(options.updates_per_epoch(batches));
     let folder = RunFolder::new(&args.out, args.keep);
     // Last, as ranks that are connected wait for each other, also for one that has failed.

@@ -55,17 +55,19 @@ impl RoiHeads {
         })
     }
 
-    /// Pools the features of each proposal: `[N·K, side, side, C]`.
+    /// Pools the features of `boxes` `[N, K, 4]`, xyxy in pixels of the resized images: `[N·K, side, side, C]`, zero above
+    /// `counts` `[N]`.
     ///
     /// # Errors
     /// Those of [`crate::ops::roi_align`].
     pub fn pool(
         &self,
         features: &FeatureMaps,
-        proposals: &Proposals,
+        boxes: &Tensor,
+        counts: &Tensor,
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
-        self.box_roi_pool.forward(features, &proposals.boxes, &proposals.counts, geometry)
+        self.box_roi_pool.forward(features, boxes, counts, geometry)
     }
 
     /// Class logits `[N·K, C]` and box regression `[N·K, 4·C]` of pooled features; those of rows that are not `filled` mean
@@ -88,7 +90,7 @@ impl RoiHeads {
         geometry: &BatchGeometry,
         config: &DetectionsConfig,
     ) -> Result<Instances> {
-        let pooled = self.pool(features, proposals, geometry)?;
+        let pooled = self.pool(features, &proposals.boxes, &proposals.counts, geometry)?;
         let (class_logits, box_regression) = self.predict(&pooled, FilledRows::All)?;
         self.box_postprocess.forward(&class_logits, &box_regression, proposals, geometry, config)
     }

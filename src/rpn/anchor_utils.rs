@@ -37,20 +37,6 @@ impl AnchorGenerator {
     /// [`Error::Config`] when levels and lists of sizes differ in number, or those of [`anchor_grid`].
     pub fn generate(&self, geometry: &BatchGeometry, levels: &[Tensor]) -> Result<Tensor> {
         let device = levels.first().map_or(&Device::Cpu, Tensor::device);
-        self.generate_on(geometry, levels, device)
-    }
-
-    /// Like [`Self::generate`], on another device than that of the features: on the host, for whoever compares anchors
-    /// there, without a copy. Every device has the same anchors.
-    ///
-    /// # Errors
-    /// As for [`Self::generate`].
-    pub fn generate_on(
-        &self,
-        geometry: &BatchGeometry,
-        levels: &[Tensor],
-        device: &Device,
-    ) -> Result<Tensor> {
         if levels.is_empty() || levels.len() != self.config.sizes.len() {
             return Err(Error::Config {
                 origin: "anchor generation".to_owned(),

@@ -8,6 +8,8 @@ mod download;
 mod features;
 mod image;
 mod mask;
+#[cfg(feature = "train")]
+mod samples;
 mod slots;
 mod target;
 
@@ -17,5 +19,7 @@ pub(crate) use download::PackedResults;
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
+#[cfg(feature = "train")]
+pub(crate) use samples::{SlotRows, trim_samples};
 pub use slots::{DetectionBatch, Instances, Proposals};
 pub use target::{MaskUse, Target};

@@ -53,8 +53,7 @@ impl Instances {
     /// Narrows D to the largest count where that costs nothing: on the CPU, where counts lie in host memory.
     ///
     /// Capacity is a bargain only on a GPU, where reading a count would stop the pipeline; there this returns its
-    /// input. Together with [`Proposals::trim_to_counts`] it is the only place outside `ops` where the device changes
-    /// the flow. Results don't depend on it.
+    /// input. With `SlotRows` it is the only place outside `ops` where the device changes the flow. Results don't depend on it.
     ///
     /// # Errors
     /// Those of candle.
@@ -70,7 +69,7 @@ impl Instances {
 }
 
 /// The largest of `counts` if they can be read without waiting for a device.
-fn largest_count(counts: &Tensor) -> Result<Option<usize>> {
+pub(super) fn largest_count(counts: &Tensor) -> Result<Option<usize>> {
     match counts.device() {
         Device::Cpu => {
             let largest = counts.to_vec1::<u32>()?.into_iter().max().unwrap_or(0);

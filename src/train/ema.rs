@@ -4,6 +4,7 @@ use candle_core::Tensor;
 
 use super::optimizer::kernels;
 use super::parameters::Parameter;
+use super::verdict::{Approval, Verdict};
 use crate::error::Result;
 
 /// Exponential moving average of all tensors of a network, statistics of norms included.
@@ -31,11 +32,29 @@ impl Average {
     /// # Errors
     /// Those of candle.
     pub fn update(&mut self) -> Result<()> {
+        self.blend(Approval::NotNeeded)
+    }
+
+    /// Takes in the values that the parameters have, if a verdict goes on; else nothing changes but the number of updates,
+    /// which [`Self::rewind`] sets right. Who waits for the verdict is the device.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn update_if(&mut self, verdict: &Verdict) -> Result<()> {
+        self.blend(Approval::Needed(verdict))
+    }
+
+    /// Takes back the count of updates that were not made.
+    pub fn rewind(&mut self, updates: u64) {
+        self.updates = updates;
+    }
+
+    fn blend(&mut self, approval: Approval<'_>) -> Result<()> {
         let early = (1 + self.updates) as f64 / (10 + self.updates) as f64;
         let keep = self.decay.min(early);
         for (parameter, average) in &self.entries {
             let value = parameter.var.as_tensor();
-            kernels::blend(average, keep, (value, 1.0 - keep))?;
+            kernels::blend(average, keep, (value, 1.0 - keep), approval)?;
         }
         self.updates += 1;
         Ok(())

@@ -7,6 +7,7 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use super::parameters::Parameter;
+use super::verdict::shortening;
 use crate::error::{Error, Result};
 use crate::ops::support::check::with_slice;
 
@@ -111,7 +112,8 @@ impl Gradients {
         Ok(())
     }
 
-    /// The length of all gradients together, as one vector. Infinite or NaN if one of them is.
+    /// The length of all gradients together, as one vector. Infinite or NaN if one of them is. From a GPU it is a download,
+    /// which waits; a [`Verdict`](super::Verdict) does not.
     ///
     /// # Errors
     /// Those of candle.
@@ -122,7 +124,8 @@ impl Gradients {
 
     /// Shortens all gradients together to at most `length`, and returns the length that they had.
     ///
-    /// The factor is `length / (norm + 1e-6)`, where that is below 1. A norm that is not finite changes nothing.
+    /// The factor is `length / (norm + 1e-6)`, where that is below 1. A norm that is not finite changes nothing. From a GPU
+    /// it is a download, as with [`Self::norm`].
     ///
     /// # Errors
     /// Those of candle.
@@ -130,8 +133,7 @@ impl Gradients {
     /// Reference: torch `nn/utils/clip_grad.py`, `clip_grad_norm_`.
     pub fn clip_norm(&mut self, length: f64) -> Result<f64> {
         let norm = self.norm()?;
-        let factor = length / (norm + 1e-6);
-        if factor < 1.0 && norm.is_finite() {
+        if let Some(factor) = shortening(norm, length) {
             self.scale(factor);
         }
         Ok(norm)

@@ -3,27 +3,27 @@
 //! In: batches of images and [`Target`](crate::structures::Target)s. Out: weights under torchvision's names. The parts
 //! of the network are those of inference, composed in another order; this room knows nothing of evaluation.
 //!
-//! What is computed is what torchvision computes: which boxes count as found (`assign`), which of them a step looks at
-//! (`sample`), what they should have been (`encode`, `mask_targets`), and what the difference costs (`losses`).
+//! What is computed is what torchvision computes: which boxes count as found, which of them a step looks at (`sample`), what
+//! they should have been, and what the difference costs (`rpn_losses`, `roi_losses`). All of it is computed where the
+//! network is, by ops; the host sees a loss when it asks for it.
 
-mod assign;
 pub mod augment;
 mod batch;
 #[cfg(feature = "eval")]
 mod data;
 mod ema;
-mod encode;
 mod gradients;
 mod ground_truth;
 pub mod log;
-mod losses;
 mod mask_targets;
 mod network;
+mod objects;
 mod observer;
 mod optimizer;
 mod options;
 pub mod parallel;
 mod parameters;
+mod pending;
 mod random;
 mod roi_losses;
 mod rpn_losses;
@@ -32,19 +32,14 @@ mod schedule;
 mod state;
 mod step;
 mod trainer;
+mod verdict;
 
-pub use assign::{AssignParams, Match, Unfound, assign};
 pub use batch::{Batch, BatchSource, Position};
 #[cfg(feature = "eval")]
 pub use data::{LeftOut, Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 pub use ema::Average;
-pub use encode::encode;
 pub use gradients::Gradients;
 pub use ground_truth::GroundTruth;
-pub use losses::{
-    Loss, Objectness, SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss,
-    rpn_box_loss,
-};
 pub use mask_targets::ObjectMask;
 pub use network::Network;
 pub use observer::{Flow, Milestone, Observer, StepReport};
@@ -52,8 +47,9 @@ pub use optimizer::{Decay, Momentum, Optimizer, ParameterGroups, ParameterOption
 pub use options::{RunLength, TrainerOptions};
 pub use parameters::{Freezing, Parameter, ParameterKind, Parameters};
 pub use random::Random;
-pub use sample::{Candidates, RandomSampler, SampleParams, Sampler, Stage};
+pub use sample::{RandomSampler, Sampler, Stage};
 pub use schedule::{Course, Schedule, WarmUp};
 pub use state::{Numbers, RunFolder, RunState, Snapshot};
 pub use step::{Evaluated, Losses};
 pub use trainer::{Ending, Trainer};
+pub use verdict::{Judgement, Verdict};

@@ -104,6 +104,11 @@ impl Network {
         DType::F32
     }
 
+    /// Losses of a batch.
+    pub(super) fn losses(&self) -> usize {
+        if self.mask_head.is_some() { 5 } else { 4 }
+    }
+
     /// Whether targets need outlines.
     pub fn mask_use(&self) -> MaskUse {
         if self.mask_head.is_some() { MaskUse::Needed } else { MaskUse::Ignored }

@@ -28,7 +28,7 @@ pub struct StepReport {
     pub gradient_norm: f64,
     /// Images that this rank has seen in the update.
     pub images: usize,
-    /// Time of the update, waiting for the batches included.
+    /// Time of the update, waiting for the batches included: the mean of the updates that are reported together.
     pub elapsed: Duration,
     /// Time that the rest of the run will take if it goes on as since it was started.
     pub remaining: Duration,
@@ -58,7 +58,7 @@ impl Milestone<'_> {
 pub enum Flow {
     /// It does.
     Continue,
-    /// It ends after a snapshot, from which it can be resumed.
+    /// It ends after the updates that are reported together, with a snapshot, from which it can be resumed.
     Stop,
 }
 
@@ -66,7 +66,8 @@ pub enum Flow {
 ///
 /// What fails for reasons of its own is [`Error::Observer`](crate::Error::Observer).
 pub trait Observer {
-    /// After every update.
+    /// Once for every update, in their order: as soon as [`TrainerOptions::report_every`](super::TrainerOptions) lets their
+    /// losses be read.
     ///
     /// # Errors
     /// End the run.

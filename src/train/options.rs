@@ -46,6 +46,13 @@ pub struct TrainerOptions {
     pub snapshot_every: Option<u64>,
     /// Epochs between evaluations, at least 1; there is one after the last update anyway.
     pub evaluate_every: u64,
+    /// Updates between times when losses are read, at least 1; they are before every snapshot anyway. The observer hears
+    /// of all updates then, one by one.
+    ///
+    /// Weights don't depend on it. On a GPU each reading is a download that waits for all updates so far, and nothing waits
+    /// in between. A loss or gradient that is not finite is found when it is read; the updates from it on change nothing.
+    /// Several ranks agree on every update, and read it.
+    pub report_every: u64,
 }
 
 impl TrainerOptions {
@@ -63,6 +70,9 @@ impl TrainerOptions {
         }
         if self.evaluate_every == 0 {
             return Err(option("evaluate_every", "0", "at least 1"));
+        }
+        if self.report_every == 0 {
+            return Err(option("report_every", "0", "at least 1"));
         }
         if self.batches_per_update == 0 {
             return Err(option("batches_per_update", "0", "at least 1"));

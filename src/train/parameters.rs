@@ -155,6 +155,12 @@ impl Parameters {
         self.shared.entries().values().filter(|parameter| parameter.trainable).cloned().collect()
     }
 
+    /// Statistics of norms that batches change, by ascending name.
+    pub(super) fn running(&self) -> Vec<Parameter> {
+        let is_running = |p: &&Parameter| p.kind == ParameterKind::Buffer && self.shared.changes(p);
+        self.shared.entries().values().filter(is_running).cloned().collect()
+    }
+
     /// The tensor called `name`.
     pub fn get(&self, name: &str) -> Option<Parameter> {
         self.shared.entries().get(name).cloned()

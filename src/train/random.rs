@@ -1,5 +1,7 @@
 //! Random numbers that can be entered anywhere, so that a run can go on where it was interrupted.
 
+use crate::ops::support::random::{advance, mix};
+
 /// A sequence of random numbers: SplitMix64.
 ///
 /// A sequence is named by what it serves (seed, step, image …) instead of being handed on from use to use: nothing of it
@@ -9,23 +11,21 @@ pub struct Random {
     state: u64,
 }
 
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
 impl Random {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Self {
-        Self { state: mix(seed.wrapping_add(STEP)) }
+        Self { state: mix(advance(seed, 1)) }
     }
 
     /// The sequence of a part of what this one serves, such as a step or an image; unrelated to that of another part,
     /// and independent of how many numbers were drawn from this one's other parts.
     pub fn part(&self, index: u64) -> Self {
-        Self { state: mix(self.state ^ mix(index.wrapping_add(STEP))) }
+        Self { state: mix(self.state ^ mix(advance(index, 1))) }
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(STEP);
+        self.state = advance(self.state, 1);
         mix(self.state)
     }
 
@@ -55,12 +55,6 @@ impl Random {
         }
         &mut entries[..count]
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use candle_core::Tensor;
 use super::batch::Batch;
 use super::gradients::Gradients;
 use super::ground_truth::GroundTruth;
-use super::losses::Loss;
 use super::network::Network;
+use super::objects::ObjectBatch;
 use super::parameters::Parameter;
 use super::sample::Sampler;
 use super::{roi_losses, rpn_losses};
 use crate::error::{Error, Result};
+use crate::ops::pack_results;
 use crate::rpn::RpnOutput;
 use crate::structures::BatchGeometry;
 use crate::transform;
@@ -58,8 +59,13 @@ impl Losses {
         Some(sum.scaled(1.0 / all.len() as f32))
     }
 
-    /// How many there are at most.
-    pub(super) const COUNT: usize = 5;
+    /// From their values, in the order of [`Self::named`]: four, and one where the model has a mask head.
+    pub(super) fn of(values: &[f32]) -> Self {
+        let value = |place: usize| values.get(place).copied();
+        let [objectness, rpn_box_reg, classifier, box_reg] =
+            [0, 1, 2, 3].map(|place| value(place).unwrap_or(0.0));
+        Self { objectness, rpn_box_reg, classifier, box_reg, mask: value(4) }
+    }
 
     /// Each multiplied by a number.
     pub(super) fn scaled(&self, factor: f32) -> Self {
@@ -70,11 +76,6 @@ impl Losses {
     pub(super) fn plus(&self, other: &Self) -> Self {
         let others: Vec<f32> = other.named().map(|(_, value)| value).collect();
         self.map(|index, value| value + others[index])
-    }
-
-    /// With other values, in the order of [`Self::named`].
-    pub(super) fn replaced(&self, values: &[f32]) -> Self {
-        self.map(|index, _| values[index])
     }
 
     fn map(&self, change: impl Fn(usize, f32) -> f32) -> Self {
@@ -105,73 +106,76 @@ impl fmt::Display for Losses {
 
 /// The losses of a batch, with the graph they were computed by.
 pub struct Evaluated {
-    /// Their values.
-    pub losses: Losses,
-    total: Option<Tensor>,
+    /// Ids of the images.
+    images: Vec<u64>,
+    values: Tensor,
+    total: Tensor,
 }
 
 impl Evaluated {
+    /// The losses: from a GPU a download, which waits for them.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`], which names the images; those of candle.
+    pub fn losses(&self) -> Result<Losses> {
+        #[cfg(feature = "cuda")]
+        crate::ops::count_download(&self.values);
+        let losses = Losses::of(&self.values.to_vec1::<f32>()?);
+        if losses.are_finite() {
+            return Ok(losses);
+        }
+        Err(Error::NonFinite {
+            what: "a loss".to_owned(),
+            images: self.images.clone(),
+            losses: losses.to_string(),
+        })
+    }
+
+    /// The losses where they were computed, `[L]` f32 in the order of [`Losses::named`], outside of any graph. They may not
+    /// be finite.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
     /// The gradients of the sum of the losses by `parameters`. The graph is freed.
     ///
     /// # Errors
     /// Those of candle.
     pub fn gradients(self, parameters: &[Parameter]) -> Result<Gradients> {
-        let Some(total) = self.total else {
-            let zeros = |p: &Parameter| Ok((p.name.clone(), p.var.zeros_like()?));
-            let zeros: Vec<_> = parameters.iter().map(zeros).collect::<Result<_>>()?;
-            return Gradients::from_tensors(zeros);
-        };
-        Gradients::take(&mut total.backward()?, parameters)
+        Gradients::take(&mut self.total.backward()?, parameters)
     }
 }
 
 impl Network {
-    /// Computes the losses of a batch. No parameter is changed, and of the buffers only the running statistics of batch
-    /// norms that are trained; for a validation loss, drop the graph.
+    /// Computes the losses of a batch, which need not be finite. No parameter is changed, and of the buffers only the
+    /// running statistics of batch norms that are trained; for a validation loss, drop the graph.
     ///
     /// # Errors
     /// [`Error::Target`] for a target that the model can't learn from, [`Error::TrainingState`] for a batch without
-    /// images or with another number of targets, [`Error::NonFinite`], and those of the sampler and of the ops.
+    /// images or with another number of targets, and those of the sampler and of the ops.
     pub fn evaluate(&self, batch: &Batch, sampler: &mut dyn Sampler) -> Result<Evaluated> {
         check_batch(batch)?;
         let mut image = self.config.image.clone();
         image.min_size = batch.min_size.unwrap_or(image.min_size);
         let input = transform::to_batch(&batch.images, &image, &self.device, self.dtype())?;
         let geometry = &input.geometry;
-        let truths = self.ground_truth(batch, geometry)?;
+        let objects = ObjectBatch::upload(&self.ground_truth(batch, geometry)?, &self.device)?;
 
         let features = self.backbone.forward(&input.pixels)?;
         let predicted = self.rpn.predict(&features)?;
         let proposals = self.rpn.propose(&detached(&predicted), geometry)?;
         let [objectness, rpn_box_reg] =
-            rpn_losses::losses(self, &predicted, &truths, geometry, sampler)?;
-        let (classifier, box_reg, mask) =
-            roi_losses::losses(self, &features, &proposals, &truths, geometry, sampler)?;
+            rpn_losses::losses(self, &predicted, &objects, geometry, sampler)?;
+        let of_heads =
+            roi_losses::losses(self, &features, &proposals, &objects, geometry, sampler)?;
 
-        let losses = Losses {
-            objectness: objectness.value,
-            rpn_box_reg: rpn_box_reg.value,
-            classifier: classifier.value,
-            box_reg: box_reg.value,
-            mask: mask.as_ref().map(|mask| mask.value),
-        };
-        if !losses.are_finite() {
-            let images = batch.targets.iter().map(|target| target.image_id).collect();
-            return Err(Error::NonFinite {
-                what: "a loss".to_owned(),
-                images,
-                losses: losses.to_string(),
-            });
-        }
-        let terms = [objectness, rpn_box_reg, classifier, box_reg].into_iter().chain(mask);
-        let mut total: Option<Tensor> = None;
-        for graph in terms.filter_map(|term| term.graph) {
-            total = Some(match total {
-                Some(total) => (total + graph)?,
-                None => graph,
-            });
-        }
-        Ok(Evaluated { losses, total })
+        let of_rpn = (&objectness + &rpn_box_reg)?;
+        let total = of_heads.iter().try_fold(of_rpn, |sum, loss| sum + loss)?;
+        let losses: Vec<&Tensor> =
+            [&objectness, &rpn_box_reg].into_iter().chain(&of_heads).collect();
+        let values = pack_results(&losses)?;
+        let images = batch.targets.iter().map(|target| target.image_id).collect();
+        Ok(Evaluated { images, values, total })
     }
 }
 
@@ -201,24 +205,4 @@ fn check_batch(batch: &Batch) -> Result<()> {
 fn detached(output: &RpnOutput) -> RpnOutput {
     let detach = |levels: &[Tensor]| levels.iter().map(Tensor::detach).collect();
     RpnOutput { objectness: detach(&output.objectness), deltas: detach(&output.deltas) }
-}
-
-/// A loss, and its place in the graph unless nothing was sampled.
-pub(super) struct LossTerm {
-    value: f32,
-    graph: Option<Tensor>,
-}
-
-impl LossTerm {
-    /// Downloads predictions, computes their loss, and hangs it into the graph.
-    pub(super) fn of(
-        predictions: Option<Tensor>,
-        loss: impl FnOnce(&[f32]) -> Result<Loss>,
-    ) -> Result<Self> {
-        let Some(predictions) = predictions else {
-            return Ok(Self { value: loss(&[])?.value, graph: None });
-        };
-        let loss = loss(&predictions.flatten_all()?.detach().to_vec1::<f32>()?)?;
-        Ok(Self { value: loss.value, graph: Some(loss.attach(&predictions)?) })
-    }
 }

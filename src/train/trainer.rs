@@ -1,7 +1,6 @@
 //! The loop: batches → losses → gradients → updated weights, until the last update is made.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
@@ -9,15 +8,16 @@ use super::batch::{Batch, BatchSource, Position};
 use super::ema::Average;
 use super::gradients::Gradients;
 use super::network::Network;
-use super::observer::{Flow, Milestone, Observer, StepReport};
+use super::observer::{Flow, Milestone, Observer};
 use super::optimizer::{Optimizer, kernels};
 use super::options::{TrainerOptions, option};
-use super::parallel::{Communicator, average_gradients, broadcast_all};
-use super::parameters::{Parameter, ParameterKind};
+use super::parallel::{Communicator, Computed, Ranks, broadcast_all};
+use super::parameters::Parameter;
+use super::pending::{Clock, Pending, Progress};
 use super::random::Random;
 use super::sample::RandomSampler;
 use super::state::{Numbers, RunFolder, RunState, Snapshot};
-use super::step::Losses;
+use super::verdict::{Approval, Verdict};
 use crate::error::{Error, Result};
 
 /// How a run ended.
@@ -33,16 +33,23 @@ pub enum Ending {
 ///
 /// With the same network, options, data, number of ranks and of threads, runs end in the same weights, bit for bit, no
 /// matter how often they were interrupted and resumed.
+///
+/// Nothing waits for an update of a single process: its losses and the verdict on it stay on the device until
+/// [`TrainerOptions::report_every`] or a snapshot wants them, all in one download. Several ranks agree on each update,
+/// which takes its losses to the host.
 pub struct Trainer {
     network: Network,
     options: TrainerOptions,
     optimizer: Optimizer,
     average: Option<Average>,
     parameters: Vec<Parameter>,
-    buffers: Vec<Parameter>,
+    /// Those that batches change.
+    statistics: Vec<Parameter>,
     folder: Option<RunFolder>,
     communicator: Arc<dyn Communicator>,
     numbers: Numbers,
+    /// Updates that were started since the last reports, which only the device knows to be made.
+    pending: Vec<Pending>,
     /// Where the run was resumed, until it goes on.
     resumed: Option<Snapshot>,
 }
@@ -72,7 +79,7 @@ impl Trainer {
             }
         }
         let average = options.average.map(|decay| Average::new(&all, decay)).transpose()?;
-        let buffers = all.into_iter().filter(|p| p.kind == ParameterKind::Buffer).collect();
+        let statistics = network.parameters().running();
         let numbers = Numbers::default();
         Ok(Self {
             network,
@@ -80,10 +87,11 @@ impl Trainer {
             optimizer,
             average,
             parameters,
-            buffers,
+            statistics,
             folder,
             communicator,
             numbers,
+            pending: Vec::new(),
             resumed: None,
         })
     }
@@ -127,7 +135,8 @@ impl Trainer {
     ///
     /// # Errors
     /// Those of the source, the observer, the network and the disk. A loss or gradient that is not finite is
-    /// [`Error::NonFinite`]; the state before it is in [`RunFolder::failed`], if it could be written.
+    /// [`Error::NonFinite`], found when reports are due; the state before it is that of the network then, and in
+    /// [`RunFolder::failed`], if it could be written.
     pub fn run(
         &mut self,
         source: &mut dyn BatchSource,
@@ -138,7 +147,7 @@ impl Trainer {
             return Err(option("batches_per_epoch", "0", "at least 1; is the data set empty?"));
         }
         self.check_folder()?;
-        self.check_ranks()?;
+        self.ranks().check_step(self.numbers.step)?;
         let steps = self.options.length.updates(self.options.updates_per_epoch(batches));
         // The interruption may have come between a snapshot and its evaluation.
         if let Some(snapshot) = self.resumed.take()
@@ -146,19 +155,24 @@ impl Trainer {
         {
             self.evaluate(observer, Some(&snapshot), batches)?;
         }
-        let (start, first) = (Instant::now(), self.numbers.step);
+        let mut clock = Clock::start(self.numbers.step, steps);
         while self.numbers.step < steps {
-            let begin = Instant::now();
-            let mut report = self.update(source, batches)?;
-            report.steps = steps;
-            report.elapsed = begin.elapsed();
-            let done = (self.numbers.step - first).max(1);
-            let left = steps.saturating_sub(self.numbers.step);
-            report.remaining = start.elapsed().mul_f64(left as f64 / done as f64);
-            let stops = self.any_stops(observer.step(&report)?)?;
-            let step = self.numbers.step;
-            let is_wanted = self.options.snapshot_every.is_some_and(|n| step.is_multiple_of(n));
-            if is_wanted || stops || step == steps || self.numbers.position.index == 0 {
+            if self.pending.is_empty() {
+                clock.begin_group();
+            }
+            if let Err(error) = self.update(source, batches) {
+                // What was started before has failed before.
+                self.report(observer, &clock)?;
+                self.keep_failed(&error);
+                return Err(error);
+            }
+            let ends = self.is_snapshot_due(steps);
+            if !(ends || self.is_report_due()) {
+                continue;
+            }
+            let flow = self.report(observer, &clock)?;
+            let stops = self.ranks().any_stops(flow)?;
+            if ends || stops {
                 let snapshot = self.save()?;
                 if self.is_due(steps) {
                     self.evaluate(observer, snapshot.as_ref(), batches)?;
@@ -187,62 +201,37 @@ impl Trainer {
         }
     }
 
-    /// Refuses ranks that go on from different steps, such as one that can't see the run's folder.
-    fn check_ranks(&self) -> Result<()> {
-        let communicator = self.communicator.as_ref();
-        if communicator.world_size() == 1 {
-            return Ok(());
-        }
-        // In two parts, as f32 holds 24 bits exactly.
-        let (low, high) = (self.numbers.step % (1 << 24), self.numbers.step >> 24);
-        let mut steps = vec![0.0; 2 * communicator.world_size()];
-        steps[2 * communicator.rank()..][..2].copy_from_slice(&[low as f32, high as f32]);
-        let all = self.exchange(steps)?;
-        let steps: Vec<u64> =
-            all.chunks_exact(2).map(|step| step[0] as u64 + ((step[1] as u64) << 24)).collect();
-        if steps.iter().all(|step| *step == self.numbers.step) {
-            return Ok(());
-        }
-        Err(Error::TrainingState {
-            what: "the steps that ranks go on from, by rank".to_owned(),
-            found: format!("{steps:?}"),
-            expected: "the same for all; every rank must be able to read the run's folder"
-                .to_owned(),
-        })
+    fn ranks(&self) -> Ranks<'_> {
+        Ranks { communicator: self.communicator.as_ref(), device: self.network.device() }
     }
 
-    /// Makes one update from as many batches as it takes.
-    fn update(&mut self, source: &mut dyn BatchSource, batches: usize) -> Result<StepReport> {
-        let Position { epoch, index } = self.numbers.position;
+    /// Starts an update from as many batches as it takes. Whether it is made is known to the device.
+    fn update(&mut self, source: &mut dyn BatchSource, batches: usize) -> Result<()> {
+        let before = self.progress();
+        let Position { epoch, index } = before.numbers.position;
         let end = (index + self.options.batches_per_update).min(batches);
-        let statistics = self.copy_of_buffers()?;
-        let mut images = Vec::new();
-        let computed = self.gradients_of(source, epoch, index..end, &mut images);
-        let (losses, mut gradients) = match self.agree(computed) {
+        let statistics = self.copy_of_statistics()?;
+        let computed = self.compute(source, epoch, index..end);
+        let computed = self.ranks().average(computed, self.network.losses());
+        let Computed { losses, gradients, images } = match computed {
             Ok(computed) => computed,
             Err(error) => {
-                // Norms may have taken in what is not finite.
-                for (buffer, tensor) in self.buffers.iter().zip(&statistics) {
-                    kernels::overwrite(buffer.var.as_tensor(), tensor)?;
+                // Norms have taken in a batch that is none of an update.
+                for (statistic, tensor) in self.statistics.iter().zip(&statistics) {
+                    kernels::overwrite(statistic.var.as_tensor(), tensor)?;
                 }
-                self.keep_failed(&error);
                 return Err(error);
             }
         };
-        let gradient_norm = match self.options.clip_norm {
-            Some(length) => gradients.clip_norm(length)?,
-            None => gradients.norm()?,
-        };
-        if !gradient_norm.is_finite() {
-            let what = format!("the gradient of step {}", self.numbers.step + 1);
-            let error = Error::NonFinite { what, images, losses: losses.to_string() };
-            self.keep_failed(&error);
-            return Err(error);
-        }
+        let last = self.pending.last().map(|update| &update.verdict);
+        let verdict = Verdict::new(&losses, &gradients, self.options.clip_norm, last)?;
         let rate = self.options.schedule.at(self.numbers.step);
-        self.optimizer.step(&gradients, rate)?;
+        self.optimizer.step_if(&verdict, &gradients, rate)?;
         if let Some(average) = &mut self.average {
-            average.update()?;
+            average.update_if(&verdict)?;
+        }
+        for (statistic, tensor) in self.statistics.iter().zip(&statistics) {
+            kernels::restore(statistic.var.as_tensor(), tensor, Approval::Needed(&verdict))?;
         }
         self.numbers.step += 1;
         self.numbers.position = if end == batches {
@@ -250,90 +239,94 @@ impl Trainer {
         } else {
             Position { epoch, index: end }
         };
-        Ok(StepReport {
-            step: self.numbers.step,
-            steps: 0,
-            position: self.numbers.position,
-            epochs: self.epochs(batches),
-            losses,
-            rate,
-            gradient_norm,
-            images: images.len(),
-            elapsed: Duration::ZERO,
-            remaining: Duration::ZERO,
-        })
+        let (after, epochs) = (self.numbers, self.epochs(batches));
+        self.pending.push(Pending { before, after, epochs, rate, images, verdict });
+        Ok(())
     }
 
-    /// Mean losses and gradients of some batches of an epoch, on this rank; notes the ids of their images.
-    fn gradients_of(
+    /// Mean losses and gradients of some batches of an epoch, on this rank.
+    fn compute(
         &self,
         source: &mut dyn BatchSource,
         epoch: u64,
         indices: std::ops::Range<usize>,
-        images: &mut Vec<u64>,
-    ) -> Result<(Losses, Gradients)> {
+    ) -> Result<Computed> {
         let share = 1.0 / indices.len() as f64;
         let seed = Random::new(self.options.seed).part(self.communicator.rank() as u64).bits();
-        let mut sum: Option<(Losses, Gradients)> = None;
+        let mut images = Vec::new();
+        let mut sum: Option<(Tensor, Gradients)> = None;
         for index in indices {
             let batch: Batch = source.batch(Position { epoch, index })?;
             images.extend(batch.targets.iter().map(|target| target.image_id));
             let part = Random::new(seed).part(epoch).bits();
             let mut sampler = RandomSampler::new(part, index as u64);
             let evaluated = self.network.evaluate(&batch, &mut sampler)?;
-            let losses = evaluated.losses.scaled(share as f32);
+            if !self.ranks().is_alone() {
+                // After averaging, nobody knows whose loss it was.
+                evaluated.losses()?;
+            }
+            let values = evaluated.values().clone();
             let gradients = evaluated.gradients(&self.parameters)?;
-            sum = Some(match sum {
-                None => (losses, gradients),
-                Some((total, mut all)) => {
+            let (losses, gradients) = match sum {
+                None => (kernels::state_like(&values)?, gradients),
+                Some((losses, mut all)) => {
                     all.add(&gradients)?;
-                    (total.plus(&losses), all)
+                    (losses, all)
                 }
-            });
+            };
+            kernels::blend(&losses, 1.0, (&values, share), Approval::NotNeeded)?;
+            sum = Some((losses, gradients));
         }
         let (losses, mut gradients) = sum.ok_or_else(|| option("batches_per_update", "0", "1"))?;
         gradients.scale(share);
-        Ok((losses, gradients))
+        Ok(Computed { losses, gradients, images })
     }
 
-    /// Averages over all ranks, unless one of them has failed: then all fail, instead of waiting for it.
-    fn agree(&self, computed: Result<(Losses, Gradients)>) -> Result<(Losses, Gradients)> {
-        let world = self.communicator.world_size();
-        if world == 1 {
-            return computed;
+    /// Reads what became of the updates that were started, and tells the observer.
+    ///
+    /// Where one was not made, the state is that before it.
+    fn report(&mut self, observer: &mut dyn Observer, clock: &Clock) -> Result<Flow> {
+        let mut pending = std::mem::take(&mut self.pending);
+        let verdicts: Vec<&Verdict> = pending.iter().map(|update| &update.verdict).collect();
+        let judgements = Verdict::read(&verdicts)?;
+        let reading = clock.read(pending.len(), self.numbers.step);
+        let made = judgements.iter().take_while(|judgement| judgement.goes_on).count();
+        let failed = pending.drain(made..).next();
+        if let Some(failed) = &failed {
+            self.rewind(failed.before);
         }
-        let mut values = vec![0f32; Losses::COUNT];
-        if let Ok((losses, _)) = &computed {
-            losses.named().zip(&mut values).for_each(|((_, loss), value)| *value = loss);
+        let mut flow = Flow::Continue;
+        for (update, judgement) in pending.iter().zip(&judgements) {
+            if observer.step(&update.report(judgement, &reading))? == Flow::Stop {
+                flow = Flow::Stop;
+            }
         }
-        values.push(if computed.is_err() { 1.0 } else { 0.0 });
-        let sums = self.exchange(values)?;
-        let (losses, mut gradients) = computed?;
-        if sums[Losses::COUNT] > 0.0 {
-            let problem = "another rank has failed; see its message".to_owned();
-            return Err(Error::Parallel { rank: self.communicator.rank(), problem });
-        }
-        average_gradients(self.communicator.as_ref(), &mut gradients)?;
-        Ok((losses.replaced(&sums).scaled(1.0 / world as f32), gradients))
+        let Some(failed) = failed else { return Ok(flow) };
+        let error = failed.error(&judgements[made]);
+        self.keep_failed(&error);
+        Err(error)
     }
 
-    /// Whether the observer of any rank wants to stop.
-    fn any_stops(&self, flow: Flow) -> Result<bool> {
-        if self.communicator.world_size() == 1 {
-            return Ok(flow == Flow::Stop);
+    fn progress(&self) -> Progress {
+        Progress {
+            numbers: self.numbers,
+            steps: self.optimizer.steps(),
+            updates: self.average.as_ref().map_or(0, Average::updates),
         }
-        let stops = self.exchange(vec![if flow == Flow::Stop { 1.0 } else { 0.0 }])?;
-        Ok(stops[0] > 0.0)
     }
 
-    fn exchange(&self, values: Vec<f32>) -> Result<Vec<f32>> {
-        let length = values.len();
-        let values = Tensor::from_vec(values, length, self.network.device())?;
-        Ok(self.communicator.all_reduce_sum(&values)?.to_vec1()?)
+    /// Takes back the numbers of updates that were not made; the tensors are as they were.
+    fn rewind(&mut self, progress: Progress) {
+        self.numbers = progress.numbers;
+        self.optimizer.rewind(progress.steps);
+        if let Some(average) = &mut self.average {
+            average.rewind(progress.updates);
+        }
     }
 
-    fn copy_of_buffers(&self) -> Result<Vec<Tensor>> {
-        self.buffers.iter().map(|buffer| kernels::copy_of(buffer.var.as_tensor())).collect()
+    fn copy_of_statistics(&self) -> Result<Vec<Tensor>> {
+        let copy = |statistic: &Parameter| kernels::copy_of(statistic.var.as_tensor());
+        self.statistics.iter().map(copy).collect()
     }
 
     /// Writes a snapshot, on rank 0.
@@ -364,6 +357,18 @@ impl Trainer {
             numbers: self.numbers,
         };
         folder.save(&state).map(Some)
+    }
+
+    /// Whether losses are read after this update, whatever else is due.
+    fn is_report_due(&self) -> bool {
+        !self.ranks().is_alone() || self.numbers.step.is_multiple_of(self.options.report_every)
+    }
+
+    /// Whether the state is one to save.
+    fn is_snapshot_due(&self, steps: u64) -> bool {
+        let Numbers { step, position } = self.numbers;
+        let is_wanted = self.options.snapshot_every.is_some_and(|n| step.is_multiple_of(n));
+        is_wanted || step == steps || position.index == 0
     }
 
     /// Whether the state is one to evaluate.

@@ -4,6 +4,8 @@
 #[cfg(feature = "train")]
 pub mod rectangles;
 #[cfg(feature = "train")]
+pub mod runs;
+#[cfg(feature = "train")]
 pub mod training;
 
 use std::collections::HashMap;

@@ -13,6 +13,8 @@ mod gradients;
 mod losses;
 mod mask_targets;
 mod norms;
+#[cfg(feature = "train")]
+mod runs;
 mod sampling;
 mod support;
 #[cfg(feature = "train")]

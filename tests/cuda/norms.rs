@@ -123,7 +123,7 @@ fn full_slots_are_normed_like_rows_without_counts() {
 fn running_statistics_move_in_place() {
     let _alone = alone();
     let mut random = Random::new(47);
-    for counts in COUNTS.map(Some).into_iter().chain([None, Some(&[1, 0])]) {
+    for counts in COUNTS.map(Some).into_iter().chain([None, Some([1, 0].as_slice())]) {
         let inputs = [&[counts.map_or(2, <[u32]>::len) * SLOTS, 5][..], &[5], &[5]];
         let inputs = inputs.map(|dims| random.tensor(dims));
         let running = [random.tensor(&[5]), random.tensor(&[5])];

@@ -1,14 +1,9 @@
 //! Training on CUDA: whole steps against torchvision's and the CPU's, updates of the weights, and what a step copies.
 
-use std::sync::Arc;
-
 use candle_core::{Device, Tensor, Var};
-use candle_detection::Result;
-use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
-    Average, Batch, BatchSource, Course, Flow, Gradients, Milestone, Momentum, Observer, Optimizer,
-    Parameter, ParameterGroups, ParameterKind, Position, RandomSampler, RunFolder, RunLength,
-    Schedule, StepReport, Trainer, TrainerOptions, UpdateRule, WarmUp,
+    Average, Gradients, Momentum, Optimizer, Parameter, ParameterGroups, ParameterKind,
+    RandomSampler, UpdateRule, Verdict,
 };
 
 use super::common::training::{Reference, check_gradients, compare};
@@ -181,111 +176,39 @@ fn a_step_keeps_to_its_budget() {
     let rule = UpdateRule::Sgd(Momentum::Heavy(0.9));
     let mut optimizer = Optimizer::new(&parameters, rule, &groups).unwrap();
     let mut average = Average::new(&network.parameters().all(), 0.999).unwrap();
-    let batch = reference.batch("objects");
-    let mut step = |step: u64| {
-        let mut sampler = RandomSampler::new(7, step);
-        let (evaluated, losses) = count(|| network.evaluate(&batch, &mut sampler).unwrap());
-        let (mut gradients, backward) = count(|| evaluated.gradients(&parameters).unwrap());
-        let (_, norm) = count(|| gradients.clip_norm(1.0).unwrap());
-        let ((), update) = count(|| {
-            optimizer.step(&gradients, 0.01).unwrap();
-            average.update().unwrap();
-        });
-        [losses, backward, norm, update].map(copies)
-    };
-    step(0);
-    let [losses, backward, norm, update] = step(1);
-    let quiet = Counts::default();
-    let download = Counts { device_to_host: 1, synchronizations: 1, ..quiet };
-    // Up: pixels; rows of the sampled logits and deltas of anchors; boxes and counts of the sampled proposals, which fill
-    // all slots here; boxes, counts, used slots and labels of the masks; a gradient by the predictions of each loss.
-    let up = 1 + 2 + 2 + 4 + 5;
-    // Down: the proposals, and the predictions that each loss is of.
-    let down = 1 + 5;
-    let of_losses =
-        Counts { host_to_device: up, device_to_host: down, synchronizations: down, ..quiet };
-    for (part, found, expected) in [
-        ("losses", losses, of_losses),
-        ("gradients", backward, quiet),
-        ("norm", norm, download),
-        ("update", update, quiet),
-    ] {
-        assert_eq!(found.unwrap_or(expected), expected, "{part}");
-    }
-}
-
-/// One batch, over and over.
-struct Same(Batch);
-
-impl BatchSource for Same {
-    fn batches_per_epoch(&self) -> usize {
-        4
-    }
-
-    fn batch(&mut self, _: Position) -> Result<Batch> {
-        Ok(self.0.clone())
-    }
-}
-
-#[derive(Default)]
-struct Log(Vec<StepReport>);
-
-impl Observer for Log {
-    fn step(&mut self, report: &StepReport) -> Result<Flow> {
-        self.0.push(*report);
-        Ok(Flow::Continue)
-    }
-
-    fn evaluate(&mut self, _: &Milestone<'_>) -> Result<Option<f64>> {
-        Ok(None)
-    }
-}
-
-/// A run with two batches per update, snapshots and all, follows the CPU's.
-#[test]
-fn a_run_follows_that_of_the_cpu() {
-    let _alone = alone();
-    let reference = Reference::load("tiny_r18");
-    let run = |device: &Device, resume: bool| {
-        let folder = std::env::temp_dir().join(format!("run-{}", std::process::id()));
-        let options = TrainerOptions {
-            length: RunLength::Epochs(1 + u64::from(resume)),
-            evaluate_every: 1,
-            seed: 5,
-            schedule: Schedule {
-                rate: 0.005,
-                warm_up: WarmUp { steps: 2, start: 0.1 },
-                course: Course::Constant,
-            },
-            rule: UpdateRule::Sgd(Momentum::Heavy(0.9)),
-            groups: ParameterGroups::uniform(1e-4),
-            clip_norm: Some(5.0),
-            batches_per_update: 2,
-            average: Some(0.9),
-            snapshot_every: None,
+    // Whatever is in the images, and in one of them nothing.
+    for case in ["objects", "one_empty", "all_empty"] {
+        let batch = reference.batch(case);
+        let mut step = |step: u64| {
+            let mut sampler = RandomSampler::new(7, step);
+            let (evaluated, losses) = count(|| network.evaluate(&batch, &mut sampler).unwrap());
+            let values = evaluated.values().clone();
+            let (gradients, backward) = count(|| evaluated.gradients(&parameters).unwrap());
+            let (verdict, judged) =
+                count(|| Verdict::new(&values, &gradients, Some(1.0), None).unwrap());
+            let ((), update) = count(|| {
+                optimizer.step_if(&verdict, &gradients, 0.01).unwrap();
+                average.update_if(&verdict).unwrap();
+            });
+            let (read, reading) = count(|| Verdict::read(&[&verdict, &verdict]).unwrap());
+            assert!(read.iter().all(|judgement| judgement.goes_on));
+            [losses, backward, judged, update, reading].map(copies)
         };
-        let network = reference.network(device, 3);
-        let folder = RunFolder::new(&folder, 1);
-        let mut trainer = Trainer::new(network, options, Some(folder), Arc::new(Alone)).unwrap();
-        assert_eq!(trainer.resume().unwrap(), resume.then_some(2));
-        let mut log = Log::default();
-        trainer.run(&mut Same(reference.batch("objects")), &mut log).unwrap();
-        log.0
-    };
-    let mut both = [cuda(), Device::Cpu].map(|device| {
-        let first = run(&device, false);
-        let steps = [first, run(&device, true)].concat();
-        std::fs::remove_dir_all(std::env::temp_dir().join(format!("run-{}", std::process::id())))
-            .unwrap();
-        steps.into_iter()
-    });
-    let [found, expected] = &mut both;
-    assert_eq!((found.len(), expected.len()), (4, 4));
-    for (found, expected) in found.zip(expected) {
-        for ((name, found), (_, expected)) in found.losses.named().zip(expected.losses.named()) {
-            assert!((found - expected).abs() <= 1e-3 * expected, "{name}: {found} {expected}");
+        step(0);
+        let [losses, backward, judged, update, reading] = step(1);
+        let quiet = Counts::default();
+        // The pixels of all images, and what they show.
+        let uploads = Counts { host_to_device: 2, ..quiet };
+        for (part, found, expected) in [
+            ("losses", losses, uploads),
+            ("gradients", backward, quiet),
+            ("verdict", judged, quiet),
+            ("update", update, quiet),
+        ] {
+            assert_eq!(found.unwrap_or(expected), expected, "{case}, {part}");
         }
-        let (found, expected) = (found.gradient_norm, expected.gradient_norm);
-        assert!((found - expected).abs() <= 1e-3 * expected, "norm {found} {expected}");
+        let download = Counts { device_to_host: 1, synchronizations: 1, ..quiet };
+        let reading = reading.map(|counts| Counts { device_to_device: 0, ..counts });
+        assert_eq!(reading.unwrap_or(download), download, "{case}, reading");
     }
 }

@@ -58,7 +58,7 @@ struct Plan {
 /// | `boxes` | see [`BoxSet`] | f32 | xyxy pixels |
 /// | `objects` | `[N, G, 4]`, each with an area | f32 | xyxy pixels |
 /// | `counts` | `[N]`, objects of each image | u32 | |
-/// | returns | `[N, B]`, see [`Match::code`] | u32 | |
+/// | returns | `[N, B]`, see [`Match::code`](super::Match::code) | u32 | |
 ///
 /// # Devices
 /// CPU, on the threads of the current rayon pool; CUDA in one launch, two where objects are given to boxes. O(N·B·G) time;

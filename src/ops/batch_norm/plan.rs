@@ -61,7 +61,7 @@ impl Plan {
 
     /// The filled rows of each image, of counts on the CPU.
     pub fn filled(&self) -> Result<Vec<Range<usize>>> {
-        let Some(counts) = &self.counts else { return Ok(Vec::from([0..self.rows])) };
+        let Some(counts) = &self.counts else { return Ok(std::iter::once(0..self.rows).collect()) };
         with_slice(counts, |counts: &[u32]| {
             let of_image = |(image, count): (usize, &u32)| {
                 let first = image * self.slots;

@@ -7,11 +7,13 @@ mod groups;
 pub(super) mod kernels;
 
 use candle_core::Tensor;
+use kernels::ByMoments;
 
 pub use groups::{Decay, ParameterGroups, ParameterOptions};
 
 use super::gradients::Gradients;
 use super::parameters::Parameter;
+use super::verdict::{Approval, Verdict};
 use crate::error::{Error, Result};
 
 /// How a gradient changes a parameter.
@@ -110,6 +112,31 @@ impl Optimizer {
     /// # Errors
     /// [`Error::TrainingState`] when the gradients are those of other parameters; those of candle.
     pub fn step(&mut self, gradients: &Gradients, rate: f64) -> Result<()> {
+        let factor = gradients.parts().1;
+        self.advance(gradients, rate, |tensor| Gradient { tensor, factor, verdict: None })
+    }
+
+    /// Like [`Self::step`], with gradients as long as a verdict on them allows, if it goes on; else nothing changes but the
+    /// number of steps, which [`Self::rewind`] sets right. Who waits for the verdict is the device.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn step_if(&mut self, verdict: &Verdict, gradients: &Gradients, rate: f64) -> Result<()> {
+        let verdict = Some(verdict);
+        self.advance(gradients, rate, |tensor| Gradient { tensor, factor: 1.0, verdict })
+    }
+
+    /// Takes back the count of steps that were not made.
+    pub fn rewind(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    fn advance<'a>(
+        &mut self,
+        gradients: &'a Gradients,
+        rate: f64,
+        gradient: impl Fn(&'a Tensor) -> Gradient<'a>,
+    ) -> Result<()> {
         let names = self.entries.iter().map(|entry| &entry.parameter.name);
         if !names.eq(gradients.names()) {
             return Err(Error::TrainingState {
@@ -119,13 +146,12 @@ impl Optimizer {
             });
         }
         self.steps += 1;
-        let (tensors, factor) = gradients.parts();
-        for (entry, gradient) in self.entries.iter().zip(tensors) {
-            let rate = rate * entry.options.rate;
+        for (entry, tensor) in self.entries.iter().zip(gradients.parts().0) {
+            let (gradient, rate) = (gradient(tensor), rate * entry.options.rate);
             match self.rule {
-                UpdateRule::Sgd(momentum) => entry.descend(momentum, (gradient, factor), rate)?,
+                UpdateRule::Sgd(momentum) => entry.descend(momentum, gradient, rate)?,
                 UpdateRule::AdamW { betas, eps } => {
-                    entry.adam(betas, eps, (gradient, factor), rate, self.steps)?;
+                    entry.adam(betas, eps, gradient, rate, self.steps)?;
                 }
             }
         }
@@ -160,20 +186,44 @@ impl Optimizer {
     }
 }
 
+/// The gradient of a parameter.
+#[derive(Clone, Copy)]
+struct Gradient<'a> {
+    tensor: &'a Tensor,
+    /// What the host multiplies it by.
+    factor: f64,
+    /// Has a factor as well, and says whether the step is made.
+    verdict: Option<&'a Verdict>,
+}
+
+impl<'a> Gradient<'a> {
+    /// For changes by the gradient.
+    fn approval(self) -> Approval<'a> {
+        self.verdict.map_or(Approval::NotNeeded, Approval::Scaling)
+    }
+
+    /// For changes by what was made of it.
+    fn approval_alone(self) -> Approval<'a> {
+        self.verdict.map_or(Approval::NotNeeded, Approval::Needed)
+    }
+}
+
 impl Entry {
-    fn descend(&self, momentum: Momentum, (g, factor): (&Tensor, f64), rate: f64) -> Result<()> {
+    fn descend(&self, momentum: Momentum, gradient: Gradient<'_>, rate: f64) -> Result<()> {
         let p = self.parameter.var.as_tensor();
         let decay = self.options.weight_decay;
+        let (g, factor, approval) = (gradient.tensor, gradient.factor, gradient.approval());
         match (momentum, self.state.as_slice()) {
             (Momentum::Heavy(share), [v]) => {
-                kernels::combine(v, share, [(g, factor), (p, decay)])?;
-                kernels::blend(p, 1.0, (v, -rate))
+                kernels::combine(v, share, [(g, factor), (p, decay)], approval)?;
+                kernels::blend(p, 1.0, (v, -rate), gradient.approval_alone())
             }
             (Momentum::Nesterov(share), [v]) => {
-                kernels::combine(v, share, [(g, factor), (p, decay)])?;
-                kernels::combine(p, 1.0 - rate * decay, [(g, -rate * factor), (v, -rate * share)])
+                kernels::combine(v, share, [(g, factor), (p, decay)], approval)?;
+                let terms = [(g, -rate * factor), (v, -rate * share)];
+                kernels::combine(p, 1.0 - rate * decay, terms, approval)
             }
-            _ => kernels::blend(p, 1.0 - rate * decay, (g, -rate * factor)),
+            _ => kernels::blend(p, 1.0 - rate * decay, (g, -rate * factor), approval),
         }
     }
 
@@ -181,22 +231,23 @@ impl Entry {
         &self,
         betas: [f64; 2],
         eps: f64,
-        (g, factor): (&Tensor, f64),
+        gradient: Gradient<'_>,
         rate: f64,
         steps: u64,
     ) -> Result<()> {
         let [mean, squares] = self.state.as_slice() else { return Ok(()) };
-        kernels::blend(mean, betas[0], (g, (1.0 - betas[0]) * factor))?;
-        kernels::average_squares(squares, betas[1], g, factor)?;
+        let (g, factor, approval) = (gradient.tensor, gradient.factor, gradient.approval());
+        kernels::blend(mean, betas[0], (g, (1.0 - betas[0]) * factor), approval)?;
+        kernels::average_squares(squares, betas[1], (g, factor), approval)?;
         // Averages that start at zero are too small by these shares.
         let seen = betas.map(|beta| 1.0 - beta.powi(steps.min(i32::MAX as u64) as i32));
-        kernels::step_by_moments(
-            self.parameter.var.as_tensor(),
-            [mean, squares],
-            1.0 - rate * self.options.weight_decay,
-            rate / seen[0],
-            1.0 / seen[1],
+        let step = ByMoments {
+            keep: 1.0 - rate * self.options.weight_decay,
+            rate: rate / seen[0],
+            correction: 1.0 / seen[1],
             eps,
-        )
+        };
+        let p = self.parameter.var.as_tensor();
+        kernels::step_by_moments(p, [mean, squares], step, gradient.approval_alone())
     }
 }

@@ -4,6 +4,7 @@
 //! [`Communicator`]: `NcclCommunicator` between GPUs (feature `nccl`), [`ThreadCommunicator`] within a process, or one of
 //! your own; [`distribute`] is where its ranks can meet.
 
+mod agreement;
 mod launch;
 #[cfg(feature = "nccl")]
 mod nccl;
@@ -12,6 +13,7 @@ mod threads;
 
 use candle_core::Tensor;
 
+pub(super) use agreement::{Computed, Ranks};
 pub use launch::Launch;
 #[cfg(feature = "nccl")]
 pub use nccl::NcclCommunicator;

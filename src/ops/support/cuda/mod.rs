@@ -29,7 +29,7 @@ pub(crate) use kernels::*;
 pub(crate) use launch::{Grid, SELECT_THREADS, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use passes::{
-    Permutation, Update, check_f32, column_sums, part_of_rows, scalar, scale_by, squares,
+    Condition, Permutation, Update, check_f32, column_sums, judge, part_of_rows, squares,
     through_relu,
 };
 pub(crate) use rows::Rows;

@@ -16,23 +16,6 @@ pub(crate) fn check_f32(gradient: &Tensor) -> Result<()> {
     argument(OP, "gradient", gradient).dtype(DType::F32).map(|_| ())
 }
 
-/// A scalar.
-pub(crate) fn scalar(device: &CudaDevice, value: f32) -> Result<Output<f32>> {
-    let out = Output::<f32>::new(device, 1)?;
-    launch!(device, SUPPORT, "support_fill", Grid::over(1), value, out.pointer(), 1u64);
-    Ok(out)
-}
-
-/// `values · factor`, the factor being a tensor of one value.
-pub(crate) fn scale_by(values: &Tensor, factor: &Tensor) -> Result<Tensor> {
-    let device = of(OP, values.device())?;
-    let n = values.elem_count();
-    let (tensor, out) = output(device, DType::F32, values.shape())?;
-    let (values, factor) = (pointer::<f32>(values)?, pointer::<f32>(factor)?);
-    launch!(device, SUPPORT, "support_scale_by", Grid::over(n), values, factor, out, n as u64);
-    Ok(tensor)
-}
-
 /// The gradient where the output is positive, else 0; contiguous tensors.
 pub(crate) fn through_relu(activated: &Tensor, gradient: &Tensor) -> Result<Tensor> {
     check_f32(gradient)?;
@@ -160,7 +143,7 @@ fn total_of_parts(
     Ok(total)
 }
 
-/// The sum of the squares of each tensor, `[n]` f64, for one download.
+/// The sum of the squares of each tensor, `[n]` f64.
 pub(crate) fn squares(device: &CudaDevice, tensors: &[Tensor]) -> Result<Tensor> {
     /// Sums of a tensor before they are added up.
     const THREADS: usize = 4096;
@@ -180,40 +163,107 @@ pub(crate) fn squares(device: &CudaDevice, tensors: &[Tensor]) -> Result<Tensor>
     Ok(totals.into_tensor(tensors.len()))
 }
 
-/// A change of a tensor in place, by values of the same shape.
+/// What [`judge`] is told of an update; the twin is in kernel.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Judgement {
+    squares: u64,
+    losses: u64,
+    before: u64,
+    verdict: u64,
+    factor: f64,
+    limit: f64,
+    gradients: u32,
+    losses_count: u32,
+}
+
+// SAFETY: plain numbers in C's order, without padding.
+unsafe impl DeviceRepr for Judgement {}
+
+/// Judges an update, in one launch: `[3 + losses]` f64, whether it is made (1 or 0), what its gradients are multiplied by,
+/// their length together, and its losses.
+///
+/// `squares` is that of [`squares`], `losses` f32; `factor` is what the gradients are multiplied by where they are not
+/// longer than `limit`; `before` is the verdict on the update before.
+pub(crate) fn judge(
+    squares: &Tensor,
+    losses: &Tensor,
+    factor: f64,
+    limit: f64,
+    before: Option<&Tensor>,
+) -> Result<Tensor> {
+    let device = of(OP, losses.device())?;
+    let (gradients, losses_count) = (squares.elem_count(), losses.elem_count());
+    let verdict = Output::<f64>::new(device, 3 + losses_count)?;
+    let argument = Judgement {
+        squares: pointer::<f64>(squares)?,
+        losses: pointer::<f32>(losses)?,
+        before: before.map(pointer::<f64>).transpose()?.unwrap_or(0),
+        verdict: verdict.pointer(),
+        factor,
+        limit,
+        gradients: gradients as u32,
+        losses_count: losses_count as u32,
+    };
+    launch!(device, SUPPORT, "support_judge", Grid::blocks((1, 1), 256), argument);
+    Ok(verdict.into_tensor(3 + losses_count))
+}
+
+/// Addresses of what an update depends on that the device alone knows, f64: whether it is made, and what its gradient is
+/// multiplied by; 0 where it does not. The twin is in kernel.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Condition {
+    pub goes_on: u64,
+    pub factor: u64,
+}
+
+// SAFETY: plain numbers in C's order, without padding.
+unsafe impl DeviceRepr for Condition {}
+
+/// A change of a tensor in place, by values of the same shape. `by_a`, `by` and `factor` are multiplied by the factor of the
+/// condition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Update {
     /// `keep · x + by_a · a + by_b · b`.
-    Combine { keep: f32, by_a: f32, by_b: f32 },
+    Combine { keep: f32, by_a: f64, by_b: f32 },
     /// `keep · x + by · a`.
-    Blend { keep: f32, by: f32 },
+    Blend { keep: f32, by: f64 },
     /// `keep · x + share · (factor · a)²`.
-    AverageSquares { keep: f32, share: f32, factor: f32 },
+    AverageSquares { keep: f32, share: f32, factor: f64 },
     /// `keep · x − rate · a / (√(b · correction) + eps)`.
     StepByMoments { keep: f32, rate: f32, correction: f32, eps: f32 },
+    /// `a`, if the condition does not hold.
+    Restore,
 }
 
 impl Update {
     /// Changes `x` in one launch. All tensors are f32, contiguous and of one shape.
-    pub fn apply(self, x: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+    pub fn apply(self, x: &Tensor, a: &Tensor, b: &Tensor, when: Condition) -> Result<()> {
         let device = of("optimizer", x.device())?;
         let n = x.elem_count();
         let (x, a, b) = (pointer::<f32>(x)?, pointer::<f32>(a)?, pointer::<f32>(b)?);
         let (grid, n) = (Grid::over(n), n as u64);
         match self {
             Self::Combine { keep, by_a, by_b } => {
-                launch!(device, SUPPORT, "support_combine", grid, x, a, b, keep, by_a, by_b, n);
+                let kernel = "support_combine";
+                launch!(device, SUPPORT, kernel, grid, x, a, b, keep, by_a, by_b, n, when);
             }
             Self::Blend { keep, by } => {
-                launch!(device, SUPPORT, "support_blend", grid, x, a, keep, by, n);
+                launch!(device, SUPPORT, "support_blend", grid, x, a, keep, by, n, when);
             }
             Self::AverageSquares { keep, share, factor } => {
                 let kernel = "support_average_squares";
-                launch!(device, SUPPORT, kernel, grid, x, a, keep, share, factor, n);
+                launch!(device, SUPPORT, kernel, grid, x, a, keep, share, factor, n, when);
             }
             Self::StepByMoments { keep, rate, correction, eps } => {
                 let kernel = "support_step_by_moments";
-                launch!(device, SUPPORT, kernel, grid, x, a, b, keep, rate, correction, eps, n);
+                launch!(
+                    device, SUPPORT, kernel, grid, x, a, b, keep, rate, correction, eps, n, when
+                );
+            }
+            Self::Restore => {
+                launch!(device, SUPPORT, "support_restore", grid, x, a, n, when);
             }
         }
         Ok(())
