@@ -113,6 +113,40 @@ fn freezing_changes_no_other_gradient() {
     }
 }
 
+/// Whoever sends gradients away during the pass must not get a part of one.
+#[test]
+fn every_gradient_is_handed_over_once_and_complete() {
+    for (name, case) in
+        [("tiny_r18", "objects"), ("tiny_r18", "one_empty"), ("tiny_r50_v2", "objects")]
+    {
+        let reference = Reference::load(name);
+        let network = reference.network(&Device::Cpu, 5);
+        let parameters = network.parameters().trainable();
+        let evaluate = || {
+            let mut sampler = ReferenceSampler { reference: &reference, case };
+            network.evaluate(&reference.batch(case), &mut sampler).unwrap()
+        };
+        let whole = evaluate().gradients(&parameters).unwrap();
+        let (sender, received) = std::sync::mpsc::channel();
+        let receive = move |place, gradient| {
+            sender.send((place, gradient)).unwrap();
+            Ok(())
+        };
+        evaluate().backward(&parameters, receive).unwrap();
+        let mut received: Vec<(usize, Tensor)> = received.into_iter().collect();
+        let last = &parameters[received.last().unwrap().0].name;
+        assert!(last.starts_with("backbone.body."), "{last}");
+        received.sort_by_key(|(place, _)| *place);
+        assert_eq!(received.len(), parameters.len(), "{name}");
+        for ((place, gradient), parameter) in received.iter().zip(&parameters) {
+            assert_eq!(parameters[*place].name, parameter.name);
+            let expected = whole.get(&parameter.name).unwrap().unwrap();
+            assert_eq!(gradient.dims(), parameter.var.dims());
+            assert_eq!(values(gradient), values(&expected), "{}", parameter.name);
+        }
+    }
+}
+
 #[test]
 fn steps_repeat_bit_for_bit() {
     let reference = Reference::load("tiny_r18");

@@ -5,9 +5,7 @@ use candle_nn::VarBuilder;
 
 use super::{Initial, get_f32};
 use crate::error::Result;
-use crate::ops::{
-    self, Activation, Conv2dParams, PreparedLinear, TrainableConv2d, TrainableLinear,
-};
+use crate::ops::{self, Activation, PreparedLinear, TrainableConv2d, TrainableLinear};
 
 /// A matrix product with bias, then an activation.
 #[derive(Debug, Clone)]
@@ -68,9 +66,7 @@ impl Linear {
             get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
         let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
         let weights = if weight.track_op() || bias.track_op() {
-            let weight = weight.reshape((out_features, channels, side, side))?;
-            let params = Conv2dParams { stride: 1, padding: 0 };
-            LinearWeights::Window(TrainableConv2d::new(&weight, None, &bias, params)?)
+            LinearWeights::Window(TrainableConv2d::over_windows(&weight, (side, side), &bias)?)
         } else {
             let weight = weight.to_dtype(weights.dtype())?;
             LinearWeights::Prepared(PreparedLinear::over_pooled(&weight, side * side, &bias)?)

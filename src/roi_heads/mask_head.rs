@@ -70,8 +70,7 @@ impl MaskHead {
                 (num_classes, enlarged, 1, 1),
                 "weight",
                 Initial::BeforeRelu.weight(),
-            )?
-            .reshape((num_classes, enlarged))?,
+            )?,
             class_biases: get_f32(&filters, num_classes, "bias", Initial::Default.bias(enlarged))?,
         })
     }

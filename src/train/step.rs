@@ -1,8 +1,10 @@
 //! One step of training: images and targets → losses → gradients.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::Tensor;
+use candle_core::{Tensor, TensorId};
 
 use super::batch::Batch;
 use super::gradients::Gradients;
@@ -14,6 +16,7 @@ use super::sample::Sampler;
 use super::{roi_losses, rpn_losses};
 use crate::error::{Error, Result};
 use crate::ops::pack_results;
+use crate::ops::support::autograd::Leaves;
 use crate::rpn::RpnOutput;
 use crate::structures::BatchGeometry;
 use crate::transform;
@@ -110,6 +113,7 @@ pub struct Evaluated {
     images: Vec<u64>,
     values: Tensor,
     total: Tensor,
+    leaves: Leaves,
 }
 
 impl Evaluated {
@@ -142,7 +146,33 @@ impl Evaluated {
     /// # Errors
     /// Those of candle.
     pub fn gradients(self, parameters: &[Parameter]) -> Result<Gradients> {
-        Gradients::take(&mut self.total.backward()?, parameters)
+        let sums = Arc::new(Mutex::new(vec![None; parameters.len()]));
+        let added = sums.clone();
+        self.backward(parameters, move |place, gradient| {
+            add_at(&mut lock(&added), place, gradient)
+        })?;
+        let sums = std::mem::take(&mut *lock(&sums));
+        Gradients::of_pass(sums, parameters)
+    }
+
+    /// Computes the gradients of the sum of the losses, and hands each over as soon as it is complete, while the pass goes
+    /// on: the last layer's first. `receive` gets the place among `parameters` and the gradient, contiguous, of the
+    /// parameter's shape; from a GPU it is work in the queue. A parameter that no loss depends on is left out. The graph
+    /// is freed.
+    ///
+    /// # Errors
+    /// What `receive` returns, which ends the pass; those of candle.
+    pub fn backward(
+        self,
+        parameters: &[Parameter],
+        mut receive: impl FnMut(usize, Tensor) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let ids = parameters.iter().map(|parameter| parameter.var.id());
+        let places: HashMap<TensorId, usize> = ids.zip(0..).collect();
+        self.leaves.backward(&self.total, move |id, gradient| match places.get(&id) {
+            Some(place) => receive(*place, gradient.contiguous()?),
+            None => Ok(()),
+        })
     }
 }
 
@@ -155,6 +185,17 @@ impl Network {
     /// images or with another number of targets, and those of the sampler and of the ops.
     pub fn evaluate(&self, batch: &Batch, sampler: &mut dyn Sampler) -> Result<Evaluated> {
         check_batch(batch)?;
+        let trained = self.parameters().trainable();
+        let leaves = Leaves::new(trained.iter().map(|parameter| &parameter.var))?;
+        let losses = leaves.watch(|| self.losses_of(batch, sampler))?;
+        let total = losses[1..].iter().try_fold(losses[0].clone(), |sum, loss| sum + loss)?;
+        let values = pack_results(&losses.iter().collect::<Vec<_>>())?;
+        let images = batch.targets.iter().map(|target| target.image_id).collect();
+        Ok(Evaluated { images, values, total, leaves })
+    }
+
+    /// Images and targets → losses, in the order of [`Losses::named`].
+    fn losses_of(&self, batch: &Batch, sampler: &mut dyn Sampler) -> Result<Vec<Tensor>> {
         let mut image = self.config.image.clone();
         image.min_size = batch.min_size.unwrap_or(image.min_size);
         let input = transform::to_batch(&batch.images, &image, &self.device, self.dtype())?;
@@ -164,18 +205,11 @@ impl Network {
         let features = self.backbone.forward(&input.pixels)?;
         let predicted = self.rpn.predict(&features)?;
         let proposals = self.rpn.propose(&detached(&predicted), geometry)?;
-        let [objectness, rpn_box_reg] =
-            rpn_losses::losses(self, &predicted, &objects, geometry, sampler)?;
-        let of_heads =
-            roi_losses::losses(self, &features, &proposals, &objects, geometry, sampler)?;
-
-        let of_rpn = (&objectness + &rpn_box_reg)?;
-        let total = of_heads.iter().try_fold(of_rpn, |sum, loss| sum + loss)?;
-        let losses: Vec<&Tensor> =
-            [&objectness, &rpn_box_reg].into_iter().chain(&of_heads).collect();
-        let values = pack_results(&losses)?;
-        let images = batch.targets.iter().map(|target| target.image_id).collect();
-        Ok(Evaluated { images, values, total })
+        let mut losses =
+            rpn_losses::losses(self, &predicted, &objects, geometry, sampler)?.to_vec();
+        losses
+            .extend(roi_losses::losses(self, &features, &proposals, &objects, geometry, sampler)?);
+        Ok(losses)
     }
 }
 
@@ -187,6 +221,20 @@ impl Network {
             .map(|(target, image)| GroundTruth::new(target, image, classes, self.mask_use()))
             .collect()
     }
+}
+
+/// Adds a gradient to what was found for a parameter before.
+fn add_at(sums: &mut [Option<Tensor>], place: usize, gradient: Tensor) -> Result<()> {
+    let before = sums[place].take();
+    sums[place] = Some(match before {
+        None => gradient,
+        Some(sum) => (sum + gradient)?,
+    });
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_batch(batch: &Batch) -> Result<()> {

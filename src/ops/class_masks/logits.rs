@@ -18,7 +18,7 @@ const OP: &str = "class_mask_logits";
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
 /// | `features` | `[R, M, M, C]` | f32 | after the transposed convolution and its ReLU |
-/// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
+/// | `weight` | `[num_classes, C]` or `[num_classes, C, 1, 1]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
 /// | returns | `[R, M, M]` | f32 | logits |
@@ -54,25 +54,22 @@ pub fn class_mask_logits(
     labels: &Tensor,
 ) -> Result<Tensor> {
     argument(OP, "features", features).dtype(DType::F32)?;
-    let [n_rows, height, width, channels] = super::check(OP, features, weight, bias, labels)?;
+    let filters = super::as_matrix(weight)?;
+    let [n_rows, height, width, channels] = super::check(OP, features, &filters, bias, labels)?;
     let output = match features.device() {
         Device::Cpu => {
             let device = features.device();
-            lend!(features: f32, weight: f32, bias: f32, labels: u32);
-            let filters = cpu::Filters { weight, bias, channels };
+            lend!(features: f32, filters: f32, bias: f32, labels: u32);
+            let filters = cpu::Filters { weight: filters, bias, channels };
             let logits = cpu::run(features, &filters, labels, height * width, |logit| logit);
             Tensor::from_vec(logits, (n_rows, height, width), device)?
         }
         #[cfg(feature = "cuda")]
-        Device::Cuda(_) => super::cuda::logits(features, weight, bias, labels)?,
+        Device::Cuda(_) => super::cuda::logits(features, &filters, bias, labels)?,
         other => return Err(unsupported(OP, other)),
     };
     record(OP, &[features, weight, bias], output, || {
-        Ok(LogitsBackward {
-            features: features.detach(),
-            weight: weight.detach(),
-            labels: labels.clone(),
-        })
+        Ok(LogitsBackward { features: features.detach(), weight: filters, labels: labels.clone() })
     })
 }
 

@@ -33,7 +33,7 @@ const OP: &str = "class_masks";
 /// | argument | shape | dtype | unit |
 /// | --- | --- | --- | --- |
 /// | `features` | `[R, M, M, C]` | f32, bf16; f16 on CUDA | after the transposed convolution and its ReLU |
-/// | `weight` | `[num_classes, C]` | f32 | filters of the convolution |
+/// | `weight` | `[num_classes, C]` or `[num_classes, C, 1, 1]` | f32 | filters of the convolution |
 /// | `bias` | `[num_classes]` | f32 | |
 /// | `labels` | `[R]` | u32 | category id; 0 for an empty slot |
 /// | returns | `[R, M, M]` | f32 | probabilities, 0..=1 |
@@ -72,6 +72,7 @@ pub fn class_masks(
     bias: &Tensor,
     labels: &Tensor,
 ) -> Result<Tensor> {
+    let weight = &as_matrix(weight)?;
     let [n_rows, height, width, channels] = check(OP, features, weight, bias, labels)?;
     match features.device() {
         Device::Cpu => {
@@ -95,6 +96,15 @@ pub fn class_masks(
     }
 }
 
+/// Filters of a 1×1 window as a matrix, outside of any graph; others as they are.
+fn as_matrix(weight: &Tensor) -> Result<Tensor> {
+    let weight = weight.detach();
+    match weight.dims() {
+        [_, _, 1, 1] => Ok(weight.flatten_from(1)?),
+        _ => Ok(weight),
+    }
+}
+
 /// Checks all arguments; returns R, the two sides, and C.
 fn check(
     op: &'static str,
@@ -105,7 +115,7 @@ fn check(
 ) -> Result<[usize; 4]> {
     let dims @ [n_rows, _, _, channels] =
         argument(op, "features", features).compute_dtype()?.dims("[R, M, M, C]")?;
-    let expected = "[num_classes, C], with the C of the features";
+    let expected = "[num_classes, C] or [num_classes, C, 1, 1], with the C of the features";
     let filters = argument(op, "weight", weight).dtype(DType::F32)?.same_device(features)?;
     let [n_classes, filter_channels] = filters.dims(expected)?;
     if filter_channels != channels {

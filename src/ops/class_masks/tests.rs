@@ -34,8 +34,9 @@ fn agrees_with_torchvision() {
     let get = |name: &str| file[&format!("class_masks/three_classes/{name}")].clone();
     let features = get("features").permute((0, 2, 3, 1)).unwrap();
     assert!(!features.is_contiguous());
-    let weight = get("weight").flatten_from(1).unwrap();
-    let found = class_masks(&features, &weight, &get("bias"), &get("labels")).unwrap();
+    let (weight, bias) = (get("weight"), get("bias"));
+    assert_eq!(weight.dims()[2..], [1, 1]);
+    let found = class_masks(&features, &weight, &bias, &get("labels")).unwrap();
     assert_close(&found, &get("probabilities"), 1e-6);
 }
 
@@ -93,6 +94,7 @@ fn wrong_arguments_are_named() {
     let error = class_masks(&features, &weight, &bias, &floats).unwrap_err();
     assert!(matches!(error, Error::DType { argument: "labels", .. }), "{error}");
 }
+
 #[test]
 fn bf16_features_are_widened() {
     let mut random = Random::new(67);
@@ -130,7 +132,8 @@ fn gradients_are_those_of_the_definition() {
     for channels in [1, 20] {
         let inputs = [
             random.tensor(&[5, 3, 2, channels]),
-            random.tensor(&[4, channels]),
+            // As weight files have it.
+            random.tensor(&[4, channels, 1, 1]),
             random.tensor(&[4]),
         ];
         assert_gradients(

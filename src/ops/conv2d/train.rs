@@ -19,6 +19,9 @@ use crate::ops::support::isa::Isa;
 /// The weights of a convolution as training has them: variables or constants, in torch's layout.
 #[derive(Debug, Clone)]
 pub struct TrainableConv2d {
+    /// Whose gradient is asked for.
+    source: Tensor,
+    /// Its values as filters, outside of any graph.
     weight: Tensor,
     scale: Option<Tensor>,
     bias: Tensor,
@@ -54,7 +57,25 @@ impl TrainableConv2d {
                 .shape(&weight.dims()[..1], "[O]")?;
         }
         let scale = scale.map(Tensor::detach);
-        Ok(Self { weight: weight.clone(), scale, bias: bias.clone(), params })
+        let (source, weight) = (weight.clone(), weight.detach());
+        Ok(Self { source, weight, scale, bias: bias.clone(), params })
+    }
+
+    /// A linear layer over windows, which takes inputs with channels last: the columns of `weight` `[O, I·kh·kw]` run over
+    /// channels, rows, columns.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn over_windows(weight: &Tensor, (kh, kw): (usize, usize), bias: &Tensor) -> Result<Self> {
+        let expected = "[O, I·kh·kw]";
+        let argument = argument(OP, "weight", weight);
+        let [outputs, inputs] = argument.dims(expected)?;
+        if kh * kw == 0 || !inputs.is_multiple_of(kh * kw) {
+            return Err(argument.shape_error(expected));
+        }
+        let filters = weight.detach().reshape((outputs, inputs / (kh * kw), kh, kw))?;
+        let params = Conv2dParams { stride: 1, padding: 0 };
+        Ok(Self { source: weight.clone(), ..Self::new(&filters, None, bias, params)? })
     }
 
     /// Stride and padding.
@@ -65,7 +86,7 @@ impl TrainableConv2d {
     fn prepare(&self) -> Result<PreparedConv2d> {
         #[cfg(feature = "cuda")]
         if let device @ Device::Cuda(_) = self.weight.device() {
-            let Self { weight, scale, bias, params } = self;
+            let Self { weight, scale, bias, params, .. } = self;
             argument(OP, "weight", weight).dtype(DType::F32)?;
             let weights = cuda::Weights::for_training(weight, scale.as_ref(), bias)?;
             return Ok(PreparedConv2d {
@@ -82,13 +103,13 @@ impl TrainableConv2d {
 
     /// The filters that are applied.
     fn scaled(&self) -> Result<Tensor> {
-        let weight = self.weight.detach();
-        let Some(scale) = &self.scale else { return Ok(weight) };
+        let weight = &self.weight;
+        let Some(scale) = &self.scale else { return Ok(weight.clone()) };
         if !matches!(weight.device(), Device::Cpu) {
             return Ok(weight.broadcast_mul(&scale.reshape(((), 1, 1, 1))?)?);
         }
         let scaled =
-            with_slice(&weight, |weight| with_slice(scale, |scale| scale_rows(weight, scale)))??;
+            with_slice(weight, |weight| with_slice(scale, |scale| scale_rows(weight, scale)))??;
         Ok(Tensor::from_vec(scaled, weight.shape(), weight.device())?)
     }
 }
@@ -134,11 +155,11 @@ pub fn conv2d_trainable(
 ) -> Result<Tensor> {
     let prepared = weights.prepare()?;
     let output = super::run(input, &prepared, residual, activation)?;
-    let mut inputs = vec![input, &weights.weight, &weights.bias];
+    let mut inputs = vec![input, &weights.source, &weights.bias];
     inputs.extend(residual);
     record(OP, &inputs, output, || {
         let weights = TrainableConv2d {
-            weight: weights.weight.detach(),
+            source: weights.source.detach(),
             bias: weights.bias.detach(),
             ..weights.clone()
         };

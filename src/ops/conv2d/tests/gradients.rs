@@ -222,6 +222,31 @@ fn input_gradients_round_little() {
     }
 }
 
+/// A layer over pooled features: the matrix is the variable, and has the gradient of the filters that it holds.
+#[test]
+fn a_matrix_over_windows_is_a_convolution() {
+    let mut random = Random::new(61);
+    let (input, bias) = (random.tensor(&[3, 4, 4, 5]), random.tensor(&[6]));
+    let filters = Var::from_tensor(&random.tensor(&[6, 5, 4, 4])).unwrap();
+    let matrix = Var::from_tensor(&filters.flatten_from(1).unwrap()).unwrap();
+    let params = Conv2dParams { stride: 1, padding: 0 };
+    let [as_filters, as_matrix] = [
+        TrainableConv2d::new(&filters, None, &bias, params).unwrap(),
+        TrainableConv2d::over_windows(&matrix, (4, 4), &bias).unwrap(),
+    ]
+    .map(|weights| {
+        let rows = conv2d_trainable(&input, &weights, None, Activation::Relu).unwrap();
+        (values(&rows), rows.sqr().unwrap().sum_all().unwrap().backward().unwrap())
+    });
+    assert_eq!(as_filters.0, as_matrix.0);
+    let (expected, found) =
+        (as_filters.1.get(&filters).unwrap(), as_matrix.1.get(&matrix).unwrap());
+    assert_eq!(found.dims(), [6, 80]);
+    assert_eq!(values(found), values(expected));
+    let error = TrainableConv2d::over_windows(&matrix, (4, 3), &bias).unwrap_err();
+    assert!(error.to_string().contains("[O, I·kh·kw]"), "{error}");
+}
+
 #[test]
 fn relu_at_zero_has_no_gradient() {
     let weight = Var::ones((1, 1, 1, 1), DType::F32, &Device::Cpu).unwrap();

@@ -11,11 +11,14 @@
 //!   ▲                                    inputs that candle or the user made (variables, losses' arithmetic)
 //!   └─ consumers that are candle's ops   
 //! ```
-//! Consumers of ours find the token by the output's identity. An op with more inputs than candle's three has a chain of
-//! links.
+//! Consumers of ours find the token by the output's identity. Leaves have tokens too (`leaves.rs`), so that their
+//! gradients can be used while the pass goes on. An op with more inputs than candle's three has a chain of links.
 //!
 //! A backward pass frees what an op has kept as soon as its gradients are known, as torch does: features make way for
 //! gradients. Two passes over one graph are therefore an error; losses that share a network are added up first.
+
+#[cfg(feature = "train")]
+mod leaves;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,6 +29,9 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp3, DType, Device, InplaceOp1, Layout, Shape,
     Tensor, TensorId,
 };
+
+#[cfg(feature = "train")]
+pub(crate) use leaves::Leaves;
 
 use super::cpu::elementwise;
 use crate::error::Result;
@@ -38,7 +44,7 @@ pub(crate) trait Backward: Send + Sync + 'static {
     }
 
     /// Gradients of the inputs, in the order of [`record`], from that of the output. Only those that are `wanted` matter;
-    /// `None` is a gradient of zeros.
+    /// `None` is a gradient of zeros. Where an op reads an input in another shape, its gradient may have that shape.
     fn backward(
         &self,
         output: Option<&Tensor>,
@@ -82,6 +88,7 @@ pub(crate) fn record<B: Backward>(
         kept: Mutex::new(Some(Kept { backward: Box::new(backward), output: None })),
         sum: Sum::default(),
         targets,
+        shapes: inputs.iter().map(|input| input.shape().clone()).collect(),
         delivered: Mutex::new(Vec::new()),
     });
     let token = link(&core, &edges, 0)?;
@@ -111,8 +118,12 @@ struct Made {
 /// Outputs that are alive, by identity.
 static MADE: LazyLock<Mutex<HashMap<TensorId, Made>>> = LazyLock::new(Mutex::default);
 
-fn lookup(output: &Tensor) -> Option<Made> {
-    lock(&MADE).get(&output.id()).cloned()
+fn lookup(input: &Tensor) -> Option<Made> {
+    #[cfg(feature = "train")]
+    if let Some(leaf) = leaves::lookup(input.id()) {
+        return Some(leaf);
+    }
+    lock(&MADE).get(&input.id()).cloned()
 }
 
 /// Nothing that these locks protect can be left half done.
@@ -163,6 +174,8 @@ struct Core {
     kept: Mutex<Option<Kept>>,
     sum: Sum,
     targets: Vec<Target>,
+    /// Of the inputs.
+    shapes: Vec<Shape>,
     /// By edge.
     delivered: Mutex<Vec<(usize, Tensor)>>,
 }
@@ -181,12 +194,13 @@ impl Core {
             self.targets.iter().map(|target| !matches!(target, Target::None)).collect();
         let gradients = backward.backward(output.as_ref(), &gradient, &wanted)?;
         drop((backward, output));
-        for (target, gradient) in self.targets.iter().zip(gradients) {
-            match (target, gradient) {
-                (Target::None, _) | (_, None) => {}
-                (Target::Sum(sum), Some(gradient)) => sum.add(gradient)?,
-                (Target::Edge { index }, Some(gradient)) => {
-                    lock(&self.delivered).push((*index, gradient));
+        for ((target, shape), gradient) in self.targets.iter().zip(&self.shapes).zip(gradients) {
+            let Some(gradient) = gradient else { continue };
+            match target {
+                Target::None => {}
+                Target::Sum(sum) => sum.add(gradient.reshape(shape)?)?,
+                Target::Edge { index } => {
+                    lock(&self.delivered).push((*index, gradient.reshape(shape)?));
                 }
             }
         }
@@ -389,6 +403,10 @@ mod tests {
         _held: Arc<()>,
     }
 
+    pub(super) fn double(input: &Tensor) -> Tensor {
+        double_holding(input, &Arc::default())
+    }
+
     impl Backward for Double {
         fn reads_output(&self) -> bool {
             true
@@ -405,7 +423,7 @@ mod tests {
         }
     }
 
-    fn double(input: &Tensor, held: &Arc<()>) -> Tensor {
+    fn double_holding(input: &Tensor, held: &Arc<()>) -> Tensor {
         let output = (input.detach() * 2.0).unwrap();
         record("double", &[input], output, || Ok(Double { _held: held.clone() })).unwrap()
     }
@@ -414,8 +432,8 @@ mod tests {
     fn a_pass_frees_what_it_was_computed_from() {
         let held = Arc::new(());
         let input = Var::new(&[1f32, -3.0], &Device::Cpu).unwrap();
-        let once = double(&input, &held);
-        let sum = (double(&once, &held) + &once).unwrap().sum_all().unwrap();
+        let once = double_holding(&input, &held);
+        let sum = (double_holding(&once, &held) + &once).unwrap().sum_all().unwrap();
         assert_eq!(Arc::strong_count(&held), 3);
         let gradients = sum.backward().unwrap();
         assert_eq!(values(gradients.get(&input).unwrap()), [6.0, 6.0]);
