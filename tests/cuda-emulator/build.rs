@@ -38,6 +38,7 @@ fn main() {
             "cublas" | "cublasLt" => 15,
             "curand" => 999,
             "cudnn" => 3000,
+            "nccl" => 5,
             _ => 11,
         };
         writeln!(

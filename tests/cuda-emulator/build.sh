@@ -47,7 +47,8 @@ if [ "$(cat "$out/built" 2>/dev/null)" != "$want" ] || [ ! -e "$out/lib/libcudae
     # Copy then rename, so that a program which has the old file mapped keeps it.
     cp "$CARGO_TARGET_DIR/release/libcudaemu.so" "$out/lib/.libcudaemu.new"
     mv -f "$out/lib/.libcudaemu.new" "$out/lib/libcudaemu.so"
-    for name in libcuda.so.1 libcublas.so.13 libcublasLt.so.13 libcudnn.so.9 libcurand.so.10 libnvrtc.so.13; do
+    for name in libcuda.so.1 libcublas.so.13 libcublasLt.so.13 libcudnn.so.9 libcurand.so.10 libnvrtc.so.13 \
+        libnccl.so.2; do
         ln -sfn libcudaemu.so "$out/lib/$name"
     done
     printf '%s\n' "$want" >"$out/built"

@@ -7,7 +7,7 @@
 # has neither a GPU nor NVIDIA's installer, so that crates with candle's `cuda`
 # feature compile and link:
 #   * nvcc, cicc, libdevice, headers and cudart come from PyPI wheels of fixed versions;
-#   * libcuda, libcublas, libcublasLt, libcurand, libnvrtc and libcudnn are empty stand-ins
+#   * libcuda, libcublas, libcublasLt, libcurand, libnvrtc, libcudnn and libnccl are empty stand-ins
 #     that carry the right SONAMEs and symbol names. They satisfy the linker and, if
 #     called, end the program with a message. To *run*, put either NVIDIA's libraries
 #     or the emulator's (README.md) in front with LD_LIBRARY_PATH.
@@ -76,6 +76,7 @@ _cuda_toolkit_install() (
     stub curand libcurand.so.10
     stub nvrtc libnvrtc.so.13
     stub cudnn libcudnn.so.9
+    stub nccl libnccl.so.2
     # cudarc's build script offers the linker $CUDA_HOME/lib64/stubs, so LIBRARY_PATH is
     # only a second way in, for linkers that are called with a cleaned environment.
     [ -e "$home/lib/stubs" ] || ln -s "$dir/stubs" "$home/lib/stubs"

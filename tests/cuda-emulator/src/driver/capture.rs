@@ -224,11 +224,15 @@ pub fn spoil(stream: usize) {
 
 /// Runs work at once, or keeps it as a node when the stream is being captured.
 pub fn enqueue(stream: usize, kind: Kind, work: impl Fn(By) -> Res + Send + Sync + 'static) -> Res {
+    let now = |work: &dyn Fn(By) -> Res| {
+        order::put(stream);
+        work(By::Host)
+    };
     if ACTIVE.load(Relaxed) == 0 {
-        return work(By::Host);
+        return now(&work);
     }
     match capturing(stream) {
-        Ok(None) => work(By::Host),
+        Ok(None) => now(&work),
         Ok(Some(_)) => add(stream, kind, None, Box::new(work)),
         Err(code) => code,
     }

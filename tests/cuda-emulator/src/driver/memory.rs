@@ -78,7 +78,10 @@ unsafe fn alloc_in(stream: usize, p: *mut u64, n: size_t, how: &str) -> Res {
 unsafe fn free_in(stream: usize, p: u64) -> Res {
     match capture::capturing(stream) {
         _ if p == 0 => return OK,
-        Ok(None) => return free(p),
+        Ok(None) => {
+            order::catch_up(stream);
+            return free(p);
+        }
         Ok(Some(_)) => {}
         Err(code) => return code,
     }

@@ -87,4 +87,5 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+pub mod order;
 mod stream;

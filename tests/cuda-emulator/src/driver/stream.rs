@@ -27,6 +27,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(s: usize) -> Res {
     if e != OK {
         return e;
     }
+    order::wait_on_host(&order::mark(s));
     with(|c| c.stream_sync += 1);
     crate::trace(|| format!("sync stream {s:#x}"));
     OK
@@ -53,6 +54,9 @@ pub unsafe extern "C" fn cuStreamWaitEvent(s: usize, e: *mut Event, flags: c_uin
         if code != OK {
             return code;
         }
+    }
+    if let Some(mark) = (*e).mark() {
+        order::wait(s, &mark);
     }
     with(|c| c.stream_wait_event += 1);
     OK
@@ -110,11 +114,17 @@ pub struct Event {
     at: AtomicU64,
     /// Where it was recorded, if that was in a capture.
     point: Mutex<Option<Point>>,
+    /// Where it was recorded otherwise.
+    mark: Mutex<Option<order::Mark>>,
 }
 
 impl Event {
     fn point(&self) -> Option<Point> {
         self.point.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    fn mark(&self) -> Option<order::Mark> {
+        self.mark.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }
 
@@ -126,7 +136,11 @@ fn now_ns() -> u64 {
 #[no_mangle]
 pub unsafe extern "C" fn cuEventCreate(e: *mut *mut Event, _: c_uint) -> Res {
     enter!("cuEventCreate");
-    *e = Box::into_raw(Box::new(Event { at: AtomicU64::new(0), point: Mutex::default() }));
+    *e = Box::into_raw(Box::new(Event {
+        at: AtomicU64::new(0),
+        point: Mutex::default(),
+        mark: Mutex::default(),
+    }));
     OK
 }
 #[no_mangle]
@@ -164,6 +178,7 @@ pub unsafe extern "C" fn cuEventRecordWithFlags(
         });
     }
     *(*e).point.lock().unwrap_or_else(|e| e.into_inner()) = capture::point(stream);
+    *(*e).mark.lock().unwrap_or_else(|e| e.into_inner()) = (!captured).then(|| order::mark(stream));
     if !captured {
         (*e).at.store(now_ns(), Relaxed);
         with(|c| c.event_record += 1);
@@ -187,6 +202,9 @@ pub unsafe extern "C" fn cuEventSynchronize(e: *mut Event) -> Res {
     let code = capture::event_call("cuEventSynchronize", (*e).point().as_ref());
     if code != OK {
         return code;
+    }
+    if let Some(mark) = (*e).mark() {
+        order::wait_on_host(&mark);
     }
     with(|c| c.event_sync += 1);
     crate::trace(|| "sync event".into());
