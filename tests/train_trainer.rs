@@ -1,4 +1,4 @@
-//! Whole runs on a narrow model: learning, interruption, ranks.
+//! Whole runs on a narrow model: learning and interruption.
 #![cfg(feature = "train")]
 
 mod common;
@@ -7,16 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use candle_detection::checkpoint::{Checkpoint, Loading};
-use candle_detection::config::ModelConfig;
-use candle_detection::train::parallel::{Alone, Communicator, ThreadCommunicator};
+use candle_detection::checkpoint::Checkpoint;
+use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
-    Course, Ending, Flow, Freezing, Milestone, Network, Observer, Position, RunFolder, RunLength,
-    StepReport, Trainer, TrainerOptions, UpdateRule,
+    Course, Ending, Flow, Milestone, Observer, Position, RunFolder, RunLength, StepReport, Trainer,
+    TrainerOptions, UpdateRule,
 };
 use candle_detection::{Detector, Error, Result};
 use common::rectangles::{PICTURES, Rectangles};
-use common::runs::{Log, assert_same, config, network, options, trainer, weights};
+use common::runs::{Log, assert_same, network, options, trainer, weights};
 use common::{fixtures, largest_difference, values};
 
 /// What is shown often enough is found again, where it is and as what it is.
@@ -298,104 +297,6 @@ fn a_batch_that_is_not_finite_ends_the_run_and_the_weights_before_it_are_kept_ap
     assert_eq!(snapshot.step, 3);
     let saved = candle_core::safetensors::load(snapshot.model(), &Device::Cpu).unwrap();
     assert!(saved.values().all(|tensor| values(tensor).iter().all(|value| value.is_finite())));
-}
-
-/// Two ranks with a picture each make the steps of one rank with both.
-#[test]
-fn ranks_together_learn_what_one_learns_alone() {
-    let mut options = options(3);
-    // The samples of both kinds are all there are, so that no random choice differs.
-    let everything = |network: &mut ModelConfig| {
-        network.training.rpn.samples_per_image = 100_000;
-        network.training.rpn.positive_fraction = 0.0;
-        network.training.roi.samples_per_image = 1000;
-        network.training.roi.positive_fraction = 0.0;
-    };
-    options.average = None;
-    let network = || {
-        let mut config = config();
-        everything(&mut config);
-        let checkpoint = Checkpoint::open(&fixtures().join("tiny_r18.safetensors")).unwrap();
-        let freezing = Freezing::backbone(&config, 3);
-        Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
-            .unwrap()
-            .0
-    };
-    let run = |communicator: Arc<dyn Communicator>, batch| {
-        let (rank, ranks) = (communicator.rank(), communicator.world_size());
-        let mut trainer = Trainer::new(network(), options.clone(), None, communicator).unwrap();
-        let mut source = Rectangles { batch, rank, ranks, poisoned: None };
-        let mut log = Log::default();
-        trainer.run(&mut source, &mut log).unwrap();
-        (weights(&trainer), log.steps.last().unwrap().losses)
-    };
-    let (alone, losses) = run(Arc::new(Alone), 2);
-    let ranks: Vec<_> = std::thread::scope(|scope| {
-        let handles: Vec<_> = ThreadCommunicator::group(2)
-            .into_iter()
-            .map(|communicator| scope.spawn(|| run(Arc::new(communicator), 1)))
-            .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-    });
-    assert_same(&ranks[0].0, &ranks[1].0, 0.0);
-    assert_same(&ranks[0].0, &alone, 1e-3);
-    assert_eq!(ranks[0].1, ranks[1].1);
-    let (a, b) = (ranks[0].1.total(), losses.total());
-    assert!((a - b).abs() < 0.02 * b, "{a} {b}");
-}
-
-#[test]
-fn a_rank_that_fails_ends_all() {
-    let messages: Vec<String> = std::thread::scope(|scope| {
-        let handles: Vec<_> = ThreadCommunicator::group(2)
-            .into_iter()
-            .map(|communicator| {
-                scope.spawn(move || {
-                    let rank = communicator.rank();
-                    let mut trainer =
-                        Trainer::new(network(), options(2), None, Arc::new(communicator)).unwrap();
-                    let poisoned = (rank == 1).then_some(Position { epoch: 1, index: 0 });
-                    let mut source = Rectangles { batch: 1, rank, ranks: 2, poisoned };
-                    trainer.run(&mut source, &mut Log::default()).unwrap_err().to_string()
-                })
-            })
-            .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-    });
-    assert!(messages[0].contains("another rank has failed"), "{}", messages[0]);
-    assert!(messages[1].contains("not finite"), "{}", messages[1]);
-}
-
-#[test]
-fn a_rank_that_cannot_see_the_snapshots_ends_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let run_folder = |place: &str| Some(RunFolder::new(folder.path().join(place), 1));
-    let mut first =
-        Trainer::new(network(), options(1), run_folder("seen"), Arc::new(Alone)).unwrap();
-    let mut source = Rectangles { batch: 1, rank: 0, ranks: 1, poisoned: None };
-    first.run(&mut source, &mut Log::default()).unwrap();
-    let step = first.numbers().step;
-    let messages: Vec<String> = std::thread::scope(|scope| {
-        let handles: Vec<_> = ThreadCommunicator::group(2)
-            .into_iter()
-            .zip(["seen", "elsewhere"])
-            .map(|(communicator, place)| {
-                let place = run_folder(place);
-                scope.spawn(move || {
-                    let rank = communicator.rank();
-                    let mut trainer =
-                        Trainer::new(network(), options(2), place, Arc::new(communicator)).unwrap();
-                    trainer.resume().unwrap();
-                    let mut source = Rectangles { batch: 1, rank, ranks: 2, poisoned: None };
-                    trainer.run(&mut source, &mut Log::default()).unwrap_err().to_string()
-                })
-            })
-            .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-    });
-    for message in messages {
-        assert!(message.contains(&format!("[{step}, 0]")), "{message}");
-    }
 }
 
 #[test]

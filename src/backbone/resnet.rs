@@ -61,6 +61,7 @@ impl ResNet {
             stride: 2,
             initial: Initial::BeforeRelu,
         };
+        let stem = conv_norm(weights, "conv1", "bn1", stem, eps, Activation::Relu)?;
         let (kind, depths) = layout(config.kind);
         let mut channels = config.width;
         let mut stages = Vec::with_capacity(depths.len());
@@ -78,11 +79,7 @@ impl ResNet {
             stages.push(blocks);
             out_channels.push(channels);
         }
-        Ok(Self {
-            stem: conv_norm(weights, "conv1", "bn1", stem, eps, Activation::Relu)?,
-            stages,
-            out_channels,
-        })
+        Ok(Self { stem, stages, out_channels })
     }
 
     /// Channels of each stage's output.

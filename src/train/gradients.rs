@@ -5,7 +5,6 @@ use candle_core::Device;
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
-use super::parameters::Parameter;
 use super::verdict::shortening;
 use crate::error::{Error, Result};
 use crate::ops::support::check::with_slice;
@@ -26,18 +25,9 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// What a backward pass has found for each of `parameters`, in their order.
-    pub(super) fn of_pass(found: Vec<Option<Tensor>>, parameters: &[Parameter]) -> Result<Self> {
-        let tensors = found
-            .into_iter()
-            .zip(parameters)
-            .map(|(gradient, parameter)| match gradient {
-                Some(gradient) => Ok(gradient),
-                None => Ok(parameter.var.zeros_like()?),
-            })
-            .collect::<Result<_>>()?;
-        let names = parameters.iter().map(|parameter| parameter.name.clone()).collect();
-        Ok(Self { names, tensors, factor: 1.0 })
+    /// Gradients of parameters with these names, contiguous and without a graph.
+    pub(super) fn new(names: Vec<String>, tensors: Vec<Tensor>) -> Self {
+        Self { names, tensors, factor: 1.0 }
     }
 
     /// Gradients by name, from elsewhere.
@@ -58,7 +48,7 @@ impl Gradients {
                 }),
             })
             .collect::<Result<_>>()?;
-        Ok(Self { names, tensors, factor: 1.0 })
+        Ok(Self::new(names, tensors))
     }
 
     /// Names of the parameters.
@@ -161,26 +151,10 @@ fn squares(tensor: &Tensor) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::Device;
 
     use super::*;
     use crate::ops::support::testing::values;
-    use crate::train::parameters::ParameterKind;
-
-    fn parameter(name: &str, values: &[f32]) -> Parameter {
-        let var = Var::new(values, &Device::Cpu).unwrap();
-        Parameter { name: name.to_owned(), var, kind: ParameterKind::Weight, trainable: true }
-    }
-
-    #[test]
-    fn parameters_that_no_loss_depends_on_have_zeros() {
-        let parameters = [parameter("a", &[1.0, 2.0]), parameter("b", &[3.0])];
-        let found = Tensor::new(&[2f32, 4.0], &Device::Cpu).unwrap();
-        let gradients = Gradients::of_pass(vec![Some(found), None], &parameters).unwrap();
-        assert_eq!(values(&gradients.get("a").unwrap().unwrap()), [2.0, 4.0]);
-        assert_eq!(values(&gradients.get("b").unwrap().unwrap()), [0.0]);
-        assert!(gradients.get("c").unwrap().is_none());
-    }
 
     #[test]
     fn parts_add_up_whatever_their_factors() {

@@ -9,6 +9,7 @@
 
 pub mod augment;
 mod batch;
+mod collector;
 #[cfg(feature = "eval")]
 mod data;
 mod ema;
@@ -32,6 +33,7 @@ mod schedule;
 mod state;
 mod step;
 mod trainer;
+mod update;
 mod verdict;
 
 pub use batch::{Batch, BatchSource, Position};

@@ -51,7 +51,6 @@ pub struct TrainerOptions {
     ///
     /// Weights don't depend on it. On a GPU each reading is a download that waits for all updates so far, and nothing waits
     /// in between. A loss or gradient that is not finite is found when it is read; the updates from it on change nothing.
-    /// Several ranks agree on every update, and read it.
     pub report_every: u64,
 }
 

@@ -121,12 +121,15 @@ pub struct Parameters {
 struct Shared {
     freezing: Freezing,
     entries: Mutex<BTreeMap<String, Parameter>>,
+    /// Names in the order in which the constructor asked for them.
+    built: Mutex<Vec<String>>,
 }
 
 impl Parameters {
     /// No tensors yet: building a network on [`Self::var_builder`] adds them.
     pub fn new(freezing: Freezing) -> Self {
-        Self { shared: Arc::new(Shared { freezing, entries: Mutex::default() }) }
+        let shared = Shared { freezing, entries: Mutex::default(), built: Mutex::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// What to hand to the constructor of the network; first values are those of `source`. A tensor asked for again is
@@ -153,6 +156,17 @@ impl Parameters {
     /// Those that get gradients, by ascending name.
     pub fn trainable(&self) -> Vec<Parameter> {
         self.shared.entries().values().filter(|parameter| parameter.trainable).cloned().collect()
+    }
+
+    /// Places of `parameters` in the order in which the constructor asked for them. That is about the order of the forward
+    /// pass, as constructors go along with it.
+    pub(super) fn as_built(&self, parameters: &[Parameter]) -> Vec<usize> {
+        let built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let order: HashMap<&str, usize> =
+            built.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        let mut places: Vec<usize> = (0..parameters.len()).collect();
+        places.sort_by_key(|place| order.get(parameters[*place].name.as_str()));
+        places
     }
 
     /// Statistics of norms that batches change, by ascending name.
@@ -244,6 +258,8 @@ impl Backend {
                 let var = Var::from_tensor(&first()?)?;
                 let parameter = Parameter { name: name.to_owned(), var, kind, trainable };
                 self.shared.entries().insert(name.to_owned(), parameter.clone());
+                let mut built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
+                built.push(name.to_owned());
                 parameter
             }
         };

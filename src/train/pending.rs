@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::Tensor;
+
 use super::observer::StepReport;
 use super::state::Numbers;
+use super::step::Losses;
 use super::verdict::{Judgement, Verdict};
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +29,8 @@ pub(super) struct Pending {
     pub epochs: f64,
     pub rate: f64,
     pub images: Vec<u64>,
+    /// Of this rank, `[L]`.
+    pub own_losses: Tensor,
     pub verdict: Verdict,
 }
 
@@ -48,15 +53,19 @@ impl Pending {
         }
     }
 
-    /// Why it was not made.
-    pub fn error(self, judgement: &Judgement) -> Error {
+    /// Why it was not made, as this rank sees it.
+    pub fn error(self, judgement: &Judgement, rank: usize) -> Result<Error> {
         let step = self.after.step;
-        let what = if judgement.losses.are_finite() {
-            format!("the gradient of step {step}")
-        } else {
+        let own = Losses::of(&self.own_losses.to_vec1()?);
+        let what = if !own.are_finite() {
             format!("a loss of step {step}")
+        } else if !judgement.losses.are_finite() {
+            let problem = "another rank has failed; see its message".to_owned();
+            return Ok(Error::Parallel { rank, problem });
+        } else {
+            format!("the gradient of step {step}")
         };
-        Error::NonFinite { what, images: self.images, losses: judgement.losses.to_string() }
+        Ok(Error::NonFinite { what, images: self.images, losses: own.to_string() })
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{Tensor, TensorId};
 
 use super::batch::Batch;
+use super::collector::Collector;
 use super::gradients::Gradients;
 use super::ground_truth::GroundTruth;
 use super::network::Network;
@@ -146,13 +146,10 @@ impl Evaluated {
     /// # Errors
     /// Those of candle.
     pub fn gradients(self, parameters: &[Parameter]) -> Result<Gradients> {
-        let sums = Arc::new(Mutex::new(vec![None; parameters.len()]));
-        let added = sums.clone();
-        self.backward(parameters, move |place, gradient| {
-            add_at(&mut lock(&added), place, gradient)
-        })?;
-        let sums = std::mem::take(&mut *lock(&sums));
-        Gradients::of_pass(sums, parameters)
+        let collector = Collector::new(parameters.into(), None);
+        let receiver = collector.clone();
+        self.backward(parameters, move |place, gradient| receiver.add(place, gradient))?;
+        collector.finish()
     }
 
     /// Computes the gradients of the sum of the losses, and hands each over as soon as it is complete, while the pass goes
@@ -221,20 +218,6 @@ impl Network {
             .map(|(target, image)| GroundTruth::new(target, image, classes, self.mask_use()))
             .collect()
     }
-}
-
-/// Adds a gradient to what was found for a parameter before.
-fn add_at(sums: &mut [Option<Tensor>], place: usize, gradient: Tensor) -> Result<()> {
-    let before = sums[place].take();
-    sums[place] = Some(match before {
-        None => gradient,
-        Some(sum) => (sum + gradient)?,
-    });
-    Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_batch(batch: &Batch) -> Result<()> {

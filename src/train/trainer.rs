@@ -1,22 +1,21 @@
 //! The loop: batches → losses → gradients → updated weights, until the last update is made.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::batch::{Batch, BatchSource, Position};
+use super::batch::{BatchSource, Position};
 use super::ema::Average;
-use super::gradients::Gradients;
 use super::network::Network;
 use super::observer::{Flow, Milestone, Observer};
 use super::optimizer::{Optimizer, kernels};
 use super::options::{TrainerOptions, option};
-use super::parallel::{Communicator, Computed, Ranks, broadcast_all};
+use super::parallel::{BUCKET, Communicator, Plan, Ranks, broadcast_all};
 use super::parameters::Parameter;
 use super::pending::{Clock, Pending, Progress};
-use super::random::Random;
-use super::sample::RandomSampler;
 use super::state::{Numbers, RunFolder, RunState, Snapshot};
+use super::update::{Computed, Work};
 use super::verdict::{Approval, Verdict};
 use crate::error::{Error, Result};
 
@@ -34,15 +33,18 @@ pub enum Ending {
 /// With the same network, options, data, number of ranks and of threads, runs end in the same weights, bit for bit, no
 /// matter how often they were interrupted and resumed.
 ///
-/// Nothing waits for an update of a single process: its losses and the verdict on it stay on the device until
-/// [`TrainerOptions::report_every`] or a snapshot wants them, all in one download. Several ranks agree on each update,
-/// which takes its losses to the host.
+/// Nothing waits for an update: its losses and the verdict on it stay on the device until
+/// [`TrainerOptions::report_every`] or a snapshot wants them, all in one download. Ranks exchange gradients while the
+/// backward pass goes on. One that fails spoils the losses of all, so that none makes the update, and all end when they
+/// read them.
 pub struct Trainer {
     network: Network,
     options: TrainerOptions,
     optimizer: Optimizer,
     average: Option<Average>,
-    parameters: Vec<Parameter>,
+    parameters: Arc<[Parameter]>,
+    /// In which order their gradients travel between ranks.
+    plan: Arc<Plan>,
     /// Those that batches change.
     statistics: Vec<Parameter>,
     folder: Option<RunFolder>,
@@ -50,6 +52,8 @@ pub struct Trainer {
     numbers: Numbers,
     /// Updates that were started since the last reports, which only the device knows to be made.
     pending: Vec<Pending>,
+    /// Why this rank has no part in them from some update on.
+    failed: Option<Error>,
     /// Where the run was resumed, until it goes on.
     resumed: Option<Snapshot>,
 }
@@ -68,11 +72,12 @@ impl Trainer {
         communicator: Arc<dyn Communicator>,
     ) -> Result<Self> {
         options.check()?;
-        let parameters = network.parameters().trainable();
+        let parameters: Arc<[Parameter]> = network.parameters().trainable().into();
+        let plan = Arc::new(plan(&network, &parameters));
         let optimizer = Optimizer::new(&parameters, options.rule, &options.groups)?;
         let all = network.parameters().all();
         let tensors: Vec<Tensor> = all.iter().map(|p| p.var.as_detached_tensor()).collect();
-        let first = broadcast_all(communicator.as_ref(), &tensors)?;
+        let first = broadcast_all(&communicator, &tensors)?;
         if communicator.rank() > 0 {
             for (parameter, tensor) in all.iter().zip(first) {
                 kernels::overwrite(parameter.var.as_tensor(), &tensor)?;
@@ -87,11 +92,13 @@ impl Trainer {
             optimizer,
             average,
             parameters,
+            plan,
             statistics,
             folder,
             communicator,
             numbers,
             pending: Vec::new(),
+            failed: None,
             resumed: None,
         })
     }
@@ -202,7 +209,7 @@ impl Trainer {
     }
 
     fn ranks(&self) -> Ranks<'_> {
-        Ranks { communicator: self.communicator.as_ref(), device: self.network.device() }
+        Ranks { communicator: &self.communicator, device: self.network.device() }
     }
 
     /// Starts an update from as many batches as it takes. Whether it is made is known to the device.
@@ -211,18 +218,18 @@ impl Trainer {
         let Position { epoch, index } = before.numbers.position;
         let end = (index + self.options.batches_per_update).min(batches);
         let statistics = self.copy_of_statistics()?;
-        let computed = self.compute(source, epoch, index..end);
-        let computed = self.ranks().average(computed, self.network.losses());
-        let Computed { losses, gradients, images } = match computed {
-            Ok(computed) => computed,
-            Err(error) => {
-                // Norms have taken in a batch that is none of an update.
-                for (statistic, tensor) in self.statistics.iter().zip(&statistics) {
-                    kernels::overwrite(statistic.var.as_tensor(), tensor)?;
+        let Computed { losses, own_losses, gradients, images, failure } =
+            match self.compute(source, epoch, index..end) {
+                Ok(computed) => computed,
+                Err(error) => {
+                    // Norms have taken in a batch that is none of an update.
+                    for (statistic, tensor) in self.statistics.iter().zip(&statistics) {
+                        kernels::overwrite(statistic.var.as_tensor(), tensor)?;
+                    }
+                    return Err(error);
                 }
-                return Err(error);
-            }
-        };
+            };
+        self.failed = self.failed.take().or(failure);
         let last = self.pending.last().map(|update| &update.verdict);
         let verdict = Verdict::new(&losses, &gradients, self.options.clip_norm, last)?;
         let rate = self.options.schedule.at(self.numbers.step);
@@ -240,46 +247,28 @@ impl Trainer {
             Position { epoch, index: end }
         };
         let (after, epochs) = (self.numbers, self.epochs(batches));
-        self.pending.push(Pending { before, after, epochs, rate, images, verdict });
+        self.pending.push(Pending { before, after, epochs, rate, images, own_losses, verdict });
         Ok(())
     }
 
-    /// Mean losses and gradients of some batches of an epoch, on this rank.
+    /// Computes an update, together with the other ranks.
     fn compute(
         &self,
         source: &mut dyn BatchSource,
         epoch: u64,
-        indices: std::ops::Range<usize>,
+        indices: Range<usize>,
     ) -> Result<Computed> {
-        let share = 1.0 / indices.len() as f64;
-        let seed = Random::new(self.options.seed).part(self.communicator.rank() as u64).bits();
-        let mut images = Vec::new();
-        let mut sum: Option<(Tensor, Gradients)> = None;
-        for index in indices {
-            let batch: Batch = source.batch(Position { epoch, index })?;
-            images.extend(batch.targets.iter().map(|target| target.image_id));
-            let part = Random::new(seed).part(epoch).bits();
-            let mut sampler = RandomSampler::new(part, index as u64);
-            let evaluated = self.network.evaluate(&batch, &mut sampler)?;
-            if !self.ranks().is_alone() {
-                // After averaging, nobody knows whose loss it was.
-                evaluated.losses()?;
-            }
-            let values = evaluated.values().clone();
-            let gradients = evaluated.gradients(&self.parameters)?;
-            let (losses, gradients) = match sum {
-                None => (kernels::state_like(&values)?, gradients),
-                Some((losses, mut all)) => {
-                    all.add(&gradients)?;
-                    (losses, all)
-                }
-            };
-            kernels::blend(&losses, 1.0, (&values, share), Approval::NotNeeded)?;
-            sum = Some((losses, gradients));
+        let work = Work {
+            network: &self.network,
+            parameters: &self.parameters,
+            plan: &self.plan,
+            ranks: self.ranks(),
+            seed: self.options.seed,
+        };
+        match self.failed {
+            None => work.compute(source, epoch, indices),
+            Some(_) => work.abstain(indices.len()),
         }
-        let (losses, mut gradients) = sum.ok_or_else(|| option("batches_per_update", "0", "1"))?;
-        gradients.scale(share);
-        Ok(Computed { losses, gradients, images })
     }
 
     /// Reads what became of the updates that were started, and tells the observer.
@@ -302,7 +291,10 @@ impl Trainer {
             }
         }
         let Some(failed) = failed else { return Ok(flow) };
-        let error = failed.error(&judgements[made]);
+        let error = match self.failed.take() {
+            Some(error) => error,
+            None => failed.error(&judgements[made], self.communicator.rank())?,
+        };
         self.keep_failed(&error);
         Err(error)
     }
@@ -361,7 +353,7 @@ impl Trainer {
 
     /// Whether losses are read after this update, whatever else is due.
     fn is_report_due(&self) -> bool {
-        !self.ranks().is_alone() || self.numbers.step.is_multiple_of(self.options.report_every)
+        self.numbers.step.is_multiple_of(self.options.report_every)
     }
 
     /// Whether the state is one to save.
@@ -403,4 +395,11 @@ impl Trainer {
         }
         Ok(())
     }
+}
+
+/// Gradients travel from the last layer to the first, as a backward pass finds them.
+fn plan(network: &Network, parameters: &[Parameter]) -> Plan {
+    let sizes: Vec<usize> = parameters.iter().map(|parameter| parameter.var.elem_count()).collect();
+    let order = network.parameters().as_built(parameters).into_iter().rev();
+    Plan::new(&sizes, order, BUCKET)
 }

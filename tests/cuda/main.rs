@@ -13,6 +13,8 @@ mod gradients;
 mod losses;
 mod mask_targets;
 mod norms;
+#[cfg(all(feature = "train", feature = "nccl"))]
+mod ranks;
 #[cfg(feature = "train")]
 mod runs;
 mod sampling;

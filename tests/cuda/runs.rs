@@ -30,7 +30,7 @@ impl BatchSource for Same {
 }
 
 #[derive(Default)]
-struct Log(Vec<StepReport>);
+pub struct Log(pub Vec<StepReport>);
 
 impl Observer for Log {
     fn step(&mut self, report: &StepReport) -> Result<Flow> {
@@ -43,7 +43,7 @@ impl Observer for Log {
     }
 }
 
-fn options(length: RunLength) -> TrainerOptions {
+pub fn options(length: RunLength) -> TrainerOptions {
     TrainerOptions {
         length,
         evaluate_every: 1,
@@ -130,9 +130,10 @@ fn losses_are_read_when_reports_are_due() {
 }
 
 /// Pictures, of which one at a position has pixels that are no numbers.
-struct Poisoned {
-    pictures: Rectangles,
-    at: Option<Position>,
+pub struct Poisoned {
+    pub pictures: Rectangles,
+    pub at: Option<Position>,
+    pub device: Device,
 }
 
 impl BatchSource for Poisoned {
@@ -144,7 +145,7 @@ impl BatchSource for Poisoned {
         let mut batch = self.pictures.batch(position)?;
         if self.at == Some(position) {
             let size = batch.images[0].size();
-            let planes = Tensor::full(f32::NAN, (3, size.height, size.width), &cuda())?;
+            let planes = Tensor::full(f32::NAN, (3, size.height, size.width), &self.device)?;
             batch.images[0] = ImageInput::from_tensor(&planes)?;
         }
         Ok(batch)
@@ -160,7 +161,7 @@ fn an_update_that_is_not_finite_changes_nothing() {
         let options = TrainerOptions { report_every, ..options(length) };
         let network = reference.network(&cuda(), 5);
         let mut trainer = Trainer::new(network, options, None, Arc::new(Alone)).unwrap();
-        let mut source = Poisoned { pictures: Rectangles::new(1), at: poisoned };
+        let mut source = Poisoned { pictures: Rectangles::new(1), at: poisoned, device: cuda() };
         let ending = trainer.run(&mut source, &mut Log::default());
         let all = trainer.network().parameters().all();
         let weights = all.iter().map(|p| values(p.var.as_tensor())).collect::<Vec<_>>();

@@ -1,25 +1,16 @@
 //! What ranks have to agree on while they train.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 
-use super::{Communicator, average_gradients};
+use super::{Collective, Communicator, Exchange, Plan};
 use crate::error::{Error, Result};
-use crate::train::gradients::Gradients;
 use crate::train::observer::Flow;
-
-/// What was computed of an update, on the device of the network.
-pub(in crate::train) struct Computed {
-    /// Means of the batches, `[L]` f32.
-    pub losses: Tensor,
-    /// Likewise.
-    pub gradients: Gradients,
-    /// Ids of the images that this rank has seen.
-    pub images: Vec<u64>,
-}
 
 /// The ranks of a run, as one of them sees them. A run of one process agrees with itself, and nothing is copied.
 pub(in crate::train) struct Ranks<'a> {
-    pub communicator: &'a dyn Communicator,
+    pub communicator: &'a Arc<dyn Communicator>,
     pub device: &'a Device,
 }
 
@@ -38,7 +29,7 @@ impl Ranks<'_> {
         let (low, high) = (step % (1 << 24), step >> 24);
         let mut steps = vec![0.0; 2 * self.communicator.world_size()];
         steps[2 * self.communicator.rank()..][..2].copy_from_slice(&[low as f32, high as f32]);
-        let all = self.exchange(steps)?;
+        let all = self.sums(steps)?;
         let steps: Vec<u64> =
             all.chunks_exact(2).map(|step| step[0] as u64 + ((step[1] as u64) << 24)).collect();
         if steps.iter().all(|other| *other == step) {
@@ -52,28 +43,20 @@ impl Ranks<'_> {
         })
     }
 
-    /// Averages over all, unless one of them has failed: then all fail, instead of waiting for it. `losses` are as many as
-    /// the networks have.
-    pub fn average(&self, computed: Result<Computed>, losses: usize) -> Result<Computed> {
+    /// What an update's gradients are summed by; `None` where there is nobody to sum with.
+    pub fn exchange_of_gradients(&self, plan: &Arc<Plan>) -> Option<Exchange> {
+        let exchange =
+            || Exchange::new(self.communicator.clone(), Collective::AllReduceSum, plan.clone());
+        (!self.is_alone()).then(exchange)
+    }
+
+    /// The means over all of the losses `[L]` of an update. They stay where they are: nothing waits.
+    pub fn mean(&self, losses: &Tensor) -> Result<Tensor> {
         if self.is_alone() {
-            return computed;
+            return Ok(losses.clone());
         }
-        let mut values = match &computed {
-            Ok(computed) => computed.losses.to_vec1()?,
-            Err(_) => vec![0.0; losses],
-        };
-        values.push(if computed.is_err() { 1.0 } else { 0.0 });
-        let mut sums = self.exchange(values)?;
-        let mut computed = computed?;
-        if sums.pop().is_some_and(|failed| failed > 0.0) {
-            let problem = "another rank has failed; see its message".to_owned();
-            return Err(Error::Parallel { rank: self.communicator.rank(), problem });
-        }
-        average_gradients(self.communicator, &mut computed.gradients)?;
-        let share = 1.0 / self.communicator.world_size() as f32;
-        sums.iter_mut().for_each(|sum| *sum *= share);
-        computed.losses = Tensor::new(sums, self.device)?;
-        Ok(computed)
+        let sum = self.communicator.start(Collective::AllReduceSum, losses)?.finish()?;
+        Ok((sum * (1.0 / self.communicator.world_size() as f64))?)
     }
 
     /// Whether the observer of any wants to stop.
@@ -81,13 +64,14 @@ impl Ranks<'_> {
         if self.is_alone() {
             return Ok(flow == Flow::Stop);
         }
-        let stops = self.exchange(vec![if flow == Flow::Stop { 1.0 } else { 0.0 }])?;
+        let stops = self.sums(vec![if flow == Flow::Stop { 1.0 } else { 0.0 }])?;
         Ok(stops[0] > 0.0)
     }
 
-    /// Sums over all.
-    fn exchange(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+    /// Sums over all; waits for them.
+    fn sums(&self, values: Vec<f32>) -> Result<Vec<f32>> {
         let values = Tensor::new(values, self.device)?;
-        Ok(self.communicator.all_reduce_sum(&values)?.to_vec1()?)
+        let sums = self.communicator.start(Collective::AllReduceSum, &values)?.finish()?;
+        Ok(sums.to_vec1()?)
     }
 }

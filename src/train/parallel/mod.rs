@@ -2,18 +2,22 @@
 //!
 //! Each has its own network; before a step, gradients are averaged over all. What carries the numbers is a
 //! [`Communicator`]: `NcclCommunicator` between GPUs (feature `nccl`), [`ThreadCommunicator`] within a process, or one of
-//! your own; [`distribute`] is where its ranks can meet.
+//! your own; [`distribute`] is where its ranks can meet. Gradients travel while the backward pass goes on.
 
 mod agreement;
+mod exchange;
 mod launch;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod rendezvous;
 mod threads;
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 
-pub(super) use agreement::{Computed, Ranks};
+pub(super) use agreement::Ranks;
+pub(super) use exchange::{Exchange, Plan};
 pub use launch::Launch;
 #[cfg(feature = "nccl")]
 pub use nccl::NcclCommunicator;
@@ -24,7 +28,16 @@ use super::gradients::Gradients;
 use crate::error::Result;
 
 /// Elements that travel together: 25 MiB, as torch's.
-const BUCKET: usize = 25 * (1 << 20) / 4;
+pub(super) const BUCKET: usize = 25 * (1 << 20) / 4;
+
+/// What ranks do with numbers together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collective {
+    /// Each gets the sum of what all give, the same bits.
+    AllReduceSum,
+    /// Each gets what rank 0 gives; the others give a tensor of the same form.
+    Broadcast,
+}
 
 /// Exchanges numbers between the ranks of a run. Every rank makes the same calls in the same order.
 pub trait Communicator: Send + Sync {
@@ -34,18 +47,35 @@ pub trait Communicator: Send + Sync {
     /// Processes in all.
     fn world_size(&self) -> usize;
 
-    /// The sum of what all ranks give, the same bits for each: f32, contiguous, of one dimension, on the device that
-    /// the rank trains on.
+    /// Starts to exchange values: f32, contiguous, of one dimension, on the device that the rank trains on. More may be
+    /// started before this one is finished; one that needs no time may be over when this returns.
     ///
     /// # Errors
-    /// [`Error::Parallel`](crate::Error::Parallel) when another rank is gone.
-    fn all_reduce_sum(&self, values: &Tensor) -> Result<Tensor>;
+    /// [`Error::Parallel`](crate::Error::Parallel) when another rank is gone, here or from [`Transfer::finish`].
+    fn start(&self, collective: Collective, values: &Tensor) -> Result<Transfer>;
+}
 
-    /// What rank 0 gives, for each. Others give a tensor of the same form.
+/// Values on their way between ranks. What is dropped unfinished arrives nowhere.
+pub struct Transfer(Box<dyn FnOnce() -> Result<Tensor> + Send>);
+
+impl Transfer {
+    /// One that `finish` waits for, and returns what arrives, in the form of what was given.
+    pub fn new(finish: impl FnOnce() -> Result<Tensor> + Send + 'static) -> Self {
+        Self(Box::new(finish))
+    }
+
+    /// One that is over.
+    pub fn arrived(values: Tensor) -> Self {
+        Self::new(move || Ok(values))
+    }
+
+    /// What arrives. On a GPU it is work in the queue: what is computed from it comes after it.
     ///
     /// # Errors
-    /// As [`Self::all_reduce_sum`].
-    fn broadcast(&self, values: &Tensor) -> Result<Tensor>;
+    /// As for [`Communicator::start`].
+    pub fn finish(self) -> Result<Tensor> {
+        (self.0)()
+    }
 }
 
 /// A run of one process.
@@ -61,23 +91,22 @@ impl Communicator for Alone {
         1
     }
 
-    fn all_reduce_sum(&self, values: &Tensor) -> Result<Tensor> {
-        Ok(values.clone())
-    }
-
-    fn broadcast(&self, values: &Tensor) -> Result<Tensor> {
-        Ok(values.clone())
+    fn start(&self, _: Collective, values: &Tensor) -> Result<Transfer> {
+        Ok(Transfer::arrived(values.clone()))
     }
 }
 
 /// Averages gradients over all ranks, in buckets of many parameters.
 ///
 /// Losses are means over a rank's own samples; as in torch, the average of ranks is that of their means, also where they
-/// sampled different numbers of boxes.
+/// sampled different numbers of boxes. A [`Trainer`](super::Trainer) does the same during the backward pass.
 ///
 /// # Errors
 /// Those of the communicator, and of candle.
-pub fn average_gradients(communicator: &dyn Communicator, gradients: &mut Gradients) -> Result<()> {
+pub fn average_gradients(
+    communicator: &Arc<dyn Communicator>,
+    gradients: &mut Gradients,
+) -> Result<()> {
     let world = communicator.world_size();
     if world == 1 {
         return Ok(());
@@ -89,7 +118,7 @@ pub fn average_gradients(communicator: &dyn Communicator, gradients: &mut Gradie
     } else {
         tensors.iter().map(|tensor| tensor * factor).collect::<Result<_, _>>()?
     };
-    let sums = exchange(&scaled, |bucket| communicator.all_reduce_sum(bucket))?;
+    let sums = exchange_all(communicator, Collective::AllReduceSum, &scaled)?;
     gradients.replace(sums);
     gradients.scale(1.0 / world as f64);
     Ok(())
@@ -99,38 +128,27 @@ pub fn average_gradients(communicator: &dyn Communicator, gradients: &mut Gradie
 ///
 /// # Errors
 /// Those of the communicator, and of candle.
-pub fn broadcast_all(communicator: &dyn Communicator, tensors: &[Tensor]) -> Result<Vec<Tensor>> {
+pub fn broadcast_all(
+    communicator: &Arc<dyn Communicator>,
+    tensors: &[Tensor],
+) -> Result<Vec<Tensor>> {
     if communicator.world_size() == 1 {
         return Ok(tensors.to_vec());
     }
-    exchange(tensors, |bucket| communicator.broadcast(bucket))
+    exchange_all(communicator, Collective::Broadcast, tensors)
 }
 
-/// Strings tensors together, hands them to `travel` bucket by bucket, and takes them apart again.
-fn exchange(tensors: &[Tensor], travel: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<Tensor>> {
-    let mut arrived = Vec::with_capacity(tensors.len());
-    let mut rest = tensors;
-    while !rest.is_empty() {
-        let mut elements = 0;
-        let fits = |tensor: &&Tensor| {
-            elements += tensor.elem_count();
-            elements <= BUCKET
-        };
-        // A tensor that exceeds a bucket travels alone.
-        let count = rest.iter().take_while(fits).count().max(1);
-        let (bucket, after) = rest.split_at(count);
-        let flat: Vec<Tensor> =
-            bucket.iter().map(Tensor::flatten_all).collect::<candle_core::Result<_>>()?;
-        let sum = travel(&Tensor::cat(&flat, 0)?)?;
-        let mut start = 0;
-        for tensor in bucket {
-            let part = sum.narrow(0, start, tensor.elem_count())?;
-            arrived.push(part.reshape(tensor.shape())?);
-            start += tensor.elem_count();
-        }
-        rest = after;
-    }
-    Ok(arrived)
+/// Exchanges tensors that are all there.
+fn exchange_all(
+    communicator: &Arc<dyn Communicator>,
+    collective: Collective,
+    tensors: &[Tensor],
+) -> Result<Vec<Tensor>> {
+    let sizes: Vec<usize> = tensors.iter().map(Tensor::elem_count).collect();
+    let plan = Arc::new(Plan::new(&sizes, 0..sizes.len(), BUCKET));
+    let exchange = Exchange::new(communicator.clone(), collective, plan);
+    let like: Vec<&Tensor> = tensors.iter().collect();
+    exchange.finish(tensors.iter().cloned().map(Some).collect(), &like)
 }
 
 #[cfg(test)]

@@ -5,23 +5,18 @@ use std::time::Duration;
 use candle_core::{Device, Tensor};
 
 use super::rendezvous::distribute;
-use super::{Communicator, Launch};
+use super::{Collective, Communicator, Launch, Transfer};
 use crate::error::Result;
-use crate::ops::support::cuda::clique::{self, Clique};
+use crate::ops::support::cuda::clique::{self, Clique, Operation};
 
 /// A rank among processes that have a GPU each, by NVIDIA's NCCL (feature `nccl`).
 ///
-/// Values go from GPU to GPU, on the stream of the device, and never through the host's memory; a call returns when its
-/// work is in the queue. It was compiled and linted, and what is around NCCL is tested, but it **has not run on several
-/// GPUs**.
-///
-/// **No overlap with the backward pass.** candle's `backward` returns all gradients at once, and has no hook that is
-/// called when one of them is complete. So the first bucket cannot travel while the last layers' gradients are computed,
-/// as in torch; buckets travel one after the other, after the backward pass and before the update. A second stream would
-/// gain nothing: there is no work left to put beside them.
+/// Values go from GPU to GPU and never through the host's memory. Exchanges have a stream of their own, so that they run
+/// beside what the device computes; a call returns when its work is in the queue. All of it runs in tests under an
+/// emulator of CUDA that stands in for NCCL, too; it **has not run on several GPUs**.
 ///
 /// **A rank that dies** is not noticed by NCCL: the others wait for it. The launchers end them (`torchrun`; `mpirun`;
-/// `srun --kill-on-bad-exit=1`). A rank that fails on its own batch tells the others
+/// `srun --kill-on-bad-exit=1`). A rank that fails on its own batch lets the others know
 /// ([`Trainer`](crate::train::Trainer)), so that all end by themselves.
 pub struct NcclCommunicator {
     clique: Clique,
@@ -71,11 +66,15 @@ impl Communicator for NcclCommunicator {
         self.world_size
     }
 
-    fn all_reduce_sum(&self, values: &Tensor) -> Result<Tensor> {
-        self.clique.all_reduce_sum(values)
-    }
-
-    fn broadcast(&self, values: &Tensor) -> Result<Tensor> {
-        self.clique.broadcast(values)
+    fn start(&self, collective: Collective, values: &Tensor) -> Result<Transfer> {
+        if values.elem_count() == 0 {
+            return Ok(Transfer::arrived(values.clone()));
+        }
+        let operation = match collective {
+            Collective::AllReduceSum => Operation::Sum,
+            Collective::Broadcast => Operation::Broadcast,
+        };
+        let exchange = self.clique.start(operation, values)?;
+        Ok(Transfer::new(move || exchange.finish()))
     }
 }

@@ -16,6 +16,14 @@ fn on_ranks<T: Send>(world: usize, work: impl Fn(ThreadCommunicator) -> T + Sync
     })
 }
 
+fn sum(communicator: &dyn Communicator, values: &Tensor) -> Result<Tensor> {
+    communicator.start(Collective::AllReduceSum, values)?.finish()
+}
+
+fn full(value: f32, size: usize) -> Tensor {
+    Tensor::full(value, size, &Device::Cpu).unwrap()
+}
+
 #[test]
 fn every_rank_gets_the_sum_over_many_rounds() {
     for world in [1, 2, 5] {
@@ -24,7 +32,7 @@ fn every_rank_gets_the_sum_over_many_rounds() {
                 .map(|round| {
                     let value = (communicator.rank() * 100 + round) as f32;
                     let given = Tensor::full(value, 3, &Device::Cpu).unwrap();
-                    values(&communicator.all_reduce_sum(&given).unwrap())[2]
+                    values(&sum(&communicator, &given).unwrap())[2]
                 })
                 .collect::<Vec<f32>>()
         });
@@ -45,6 +53,7 @@ fn buckets_are_taken_apart_as_they_were_put_together() {
         let tensors: Vec<Tensor> = shapes.iter().map(|shape| random.tensor(shape)).collect();
         let named = tensors.iter().enumerate().map(|(i, t)| (i.to_string(), t.clone()));
         let mut gradients = Gradients::from_tensors(named).unwrap();
+        let communicator: Arc<dyn Communicator> = Arc::new(communicator);
         average_gradients(&communicator, &mut gradients).unwrap();
         let average: Vec<Tensor> =
             gradients.names().to_vec().iter().map(|n| gradients.get(n).unwrap().unwrap()).collect();
@@ -63,20 +72,95 @@ fn buckets_are_taken_apart_as_they_were_put_together() {
 fn all_start_from_rank_0() {
     let tensors = on_ranks(3, |communicator| {
         let own = Tensor::full(communicator.rank() as f32 + 7.0, (2, 2), &Device::Cpu).unwrap();
+        let communicator: Arc<dyn Communicator> = Arc::new(communicator);
         broadcast_all(&communicator, &[own]).unwrap()
     });
     assert!(tensors.iter().all(|tensors| values(&tensors[0]) == [7.0; 4]));
+}
+
+/// A rank may start many exchanges before it finishes the first, and finish them in another order.
+#[test]
+fn exchanges_may_be_under_way_together() {
+    let found = on_ranks(3, |communicator| {
+        let rank = communicator.rank() as f32;
+        let start = |collective, value| communicator.start(collective, &full(value, 2)).unwrap();
+        let first = start(Collective::AllReduceSum, rank);
+        let second = start(Collective::Broadcast, rank + 5.0);
+        let third = start(Collective::AllReduceSum, 10.0 * rank);
+        // Dropped by one rank, and of no concern to the others.
+        let fourth = start(Collective::AllReduceSum, 1.0);
+        if communicator.rank() > 0 {
+            fourth.finish().unwrap();
+        }
+        [third, first, second].map(|transfer| values(&transfer.finish().unwrap())[1])
+    });
+    assert_eq!(found, [[30.0, 3.0, 5.0]; 3]);
+}
+
+#[test]
+fn ranks_that_exchange_different_things_are_told() {
+    let cases = [(Collective::Broadcast, 2), (Collective::AllReduceSum, 3)];
+    for (collective, size) in cases {
+        let failed = on_ranks(2, |communicator| {
+            let own = match communicator.rank() {
+                0 => (Collective::AllReduceSum, 2),
+                _ => (collective, size),
+            };
+            let transfer = communicator.start(own.0, &full(1.0, own.1));
+            transfer.and_then(Transfer::finish).unwrap_err().to_string()
+        });
+        assert!(failed.iter().any(|message| message.contains("something else")), "{failed:?}");
+    }
+}
+
+#[test]
+fn plans_keep_the_order_and_the_capacity() {
+    let buckets = |sizes: &[usize], order: &[usize]| {
+        format!("{:?}", Plan::new(sizes, order.iter().copied(), 10))
+    };
+    assert!(buckets(&[3, 4, 4, 12, 1], &[4, 2, 1, 3, 0]).contains("[[4, 2, 1], [3], [0]]"));
+    assert!(buckets(&[10, 1, 9, 1], &[0, 1, 2, 3]).contains("[[0], [1, 2], [3]]"));
+    assert!(buckets(&[], &[]).contains("buckets: []"));
+}
+
+/// Ranks send in the order of the plan, whatever they find first and whether they find it at all.
+#[test]
+fn buckets_leave_in_order_and_as_soon_as_they_can() {
+    let sent = on_ranks(2, |communicator| {
+        let communicator: Arc<dyn Communicator> = Arc::new(communicator);
+        let rank = communicator.rank();
+        let plan = Arc::new(Plan::new(&[1, 1, 1, 1], [3, 2, 1, 0], 2));
+        let mut exchange = Exchange::new(communicator, Collective::AllReduceSum, plan);
+        let mut tensors = vec![None; 4];
+        let mut sent = Vec::new();
+        // Rank 1 never finds number 2.
+        for place in [[3, 2, 0, 1], [1, 0, 3, 3]][rank] {
+            tensors[place] = Some(full((10 * rank + place) as f32, 1));
+            exchange.complete(place, &mut tensors).unwrap();
+            sent.push((0..4).filter(|place| exchange.has_sent(*place)).count());
+        }
+        if rank == 1 {
+            tensors[2] = Some(full(0.0, 1));
+        }
+        let like = full(0.0, 1);
+        let sums = exchange.finish(tensors, &[&like; 4]).unwrap();
+        (sent, sums.iter().map(|sum| values(sum)[0]).collect::<Vec<_>>())
+    });
+    assert_eq!(sent[0].0, [0, 2, 2, 4]);
+    assert_eq!(sent[1].0, [0; 4]);
+    assert_eq!(sent[0].1, [10.0, 12.0, 2.0, 16.0]);
+    assert_eq!(sent[0].1, sent[1].1);
 }
 
 #[test]
 fn a_rank_that_is_gone_fails_the_others() {
     let results = on_ranks(3, |communicator| {
         let given = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
-        communicator.all_reduce_sum(&given).unwrap();
+        sum(&communicator, &given).unwrap();
         if communicator.rank() == 1 {
             return None;
         }
-        Some(communicator.all_reduce_sum(&given).unwrap_err().to_string())
+        Some(sum(&communicator, &given).unwrap_err().to_string())
     });
     for message in [&results[0], &results[2]] {
         assert!(message.as_ref().unwrap().contains("rank"), "{message:?}");

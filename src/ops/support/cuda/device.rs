@@ -19,7 +19,8 @@ pub(crate) fn open(ordinal: usize) -> std::result::Result<Device, String> {
     }
     let device = CudaDevice::new_with_stream(ordinal).map_err(|error| error.to_string())?;
     keep_memory(&device).map_err(|error| error.to_string())?;
-    // SAFETY: every tensor of this device is made, used and freed on its one stream.
+    // SAFETY: every tensor of this device is made, used and freed on its one stream. Exchanges with other GPUs, which
+    // have a stream of their own, wait for this one, and it for them.
     unsafe { device.disable_event_tracking() };
     Ok(Device::Cuda(device))
 }

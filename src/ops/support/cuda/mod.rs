@@ -4,7 +4,8 @@
 //! addresses and numbers; tables that depend on shapes (levels, image sizes) are structs passed by value.
 //!
 //! All work on a device is ordered by its one stream, so that an address stays good until the kernels that were given
-//! it have run, even where the tensor is dropped before: memory is given back in stream order.
+//! it have run, even where the tensor is dropped before: memory is given back in stream order. Only exchanges with other
+//! GPUs have another stream (`clique`).
 
 #[cfg(feature = "nccl")]
 pub(crate) mod clique;
