@@ -4,7 +4,7 @@
 mod common;
 
 use candle_detection::Error;
-use candle_detection::train::{Ending, Position, RunLength, TrainerOptions};
+use candle_detection::train::{Ending, Momentum, Position, RunLength, TrainerOptions, UpdateRule};
 use common::rectangles::Rectangles;
 use common::runs::{Log, assert_same, options, trainer, weights};
 
@@ -37,25 +37,29 @@ fn reports_come_in_groups_and_say_the_same() {
 /// Updates that were started after the one that failed change nothing: the state is that before it.
 #[test]
 fn what_is_not_finite_is_found_later_without_harm() {
-    let run = |report_every, poisoned, length| {
+    let run = |rule, report_every, poisoned, length| {
         let path = tempfile::tempdir().unwrap();
-        let options = TrainerOptions { report_every, length, ..options(1) };
+        let options = TrainerOptions { rule, report_every, length, ..options(1) };
         let mut trainer = trainer(options, Some(path.path()));
         let mut source = Rectangles { poisoned, ..Rectangles::new(1) };
         let mut log = Log::default();
         let ending = trainer.run(&mut source, &mut log);
         (ending, log.steps.len(), weights(&trainer), trainer.average().unwrap(), trainer.numbers())
     };
-    let (ending, steps, expected, average, numbers) = run(1, None, RunLength::Updates(2));
-    assert_eq!((ending.unwrap(), steps), (Ending::Complete, 2));
     // Four updates an epoch, of which the third fails and the fourth was started.
     let poisoned = Some(Position { epoch: 0, index: 2 });
-    for report_every in [1, 4] {
-        let (ending, steps, found, same, at) = run(report_every, poisoned, RunLength::Epochs(2));
-        let error = ending.unwrap_err();
-        assert!(matches!(&error, Error::NonFinite { images, .. } if images.len() == 1), "{error}");
-        assert_eq!((steps, at), (2, numbers), "{report_every}");
-        assert_same(&found, &expected, 0.0);
-        assert_same(&same.into_iter().collect(), &average.iter().cloned().collect(), 0.0);
+    for rule in [UpdateRule::Sgd(Momentum::Heavy(0.9)), UpdateRule::ADAM_W] {
+        let (ending, steps, expected, average, numbers) = run(rule, 1, None, RunLength::Updates(2));
+        assert_eq!((ending.unwrap(), steps), (Ending::Complete, 2));
+        for report_every in [1, 4] {
+            let (ending, steps, found, same, at) =
+                run(rule, report_every, poisoned, RunLength::Epochs(2));
+            let error = ending.unwrap_err();
+            let is_named = matches!(&error, Error::NonFinite { images, .. } if images.len() == 1);
+            assert!(is_named, "{error}");
+            assert_eq!((steps, at), (2, numbers), "{report_every}");
+            assert_same(&found, &expected, 0.0);
+            assert_same(&same.into_iter().collect(), &average.iter().cloned().collect(), 0.0);
+        }
     }
 }

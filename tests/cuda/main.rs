@@ -15,6 +15,7 @@ mod mask_targets;
 mod norms;
 #[cfg(all(feature = "train", feature = "nccl"))]
 mod ranks;
+mod region_ops;
 #[cfg(feature = "train")]
 mod runs;
 mod sampling;

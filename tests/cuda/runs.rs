@@ -157,8 +157,8 @@ impl BatchSource for Poisoned {
 fn an_update_that_is_not_finite_changes_nothing() {
     let _alone = alone();
     let reference = Reference::load("tiny_r18");
-    let run = |poisoned, report_every, length| {
-        let options = TrainerOptions { report_every, ..options(length) };
+    let run = |rule, poisoned, report_every, length| {
+        let options = TrainerOptions { rule, report_every, ..options(length) };
         let network = reference.network(&cuda(), 5);
         let mut trainer = Trainer::new(network, options, None, Arc::new(Alone)).unwrap();
         let mut source = Poisoned { pictures: Rectangles::new(1), at: poisoned, device: cuda() };
@@ -168,12 +168,14 @@ fn an_update_that_is_not_finite_changes_nothing() {
         let average = trainer.average().unwrap().iter().map(|(_, t)| values(t)).collect::<Vec<_>>();
         (ending, weights, average, trainer.numbers())
     };
-    let (_, weights, average, numbers) = run(None, 1, RunLength::Updates(2));
     // Four updates an epoch, of which the third fails and the fourth was started.
     let poisoned = Some(Position { epoch: 0, index: 2 });
-    let (ending, found, found_average, at) = run(poisoned, 4, RunLength::Epochs(2));
-    let error = ending.unwrap_err();
-    assert!(matches!(&error, Error::NonFinite { images, .. } if *images == [2]), "{error}");
-    assert_eq!(at, numbers);
-    assert!(found == weights && found_average == average);
+    for rule in [UpdateRule::Sgd(Momentum::Heavy(0.9)), UpdateRule::ADAM_W] {
+        let (_, weights, average, numbers) = run(rule, None, 1, RunLength::Updates(2));
+        let (ending, found, found_average, at) = run(rule, poisoned, 4, RunLength::Epochs(2));
+        let error = ending.unwrap_err();
+        assert!(matches!(&error, Error::NonFinite { images, .. } if *images == [2]), "{error}");
+        assert_eq!(at, numbers);
+        assert!(found == weights && found_average == average);
+    }
 }

@@ -97,3 +97,56 @@ impl Random {
         Tensor::from_vec(corners, (n, 4), &Device::Cpu).unwrap()
     }
 }
+
+/// What ops compute in.
+pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// What a sum may differ by, relative to the largest: of f32, the order of additions; of halves, the roundings of the
+/// sum and of what bias and residual make of it, four units of half a last place.
+pub fn tolerance(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => 2f32.powi(-10),
+        DType::BF16 => 2f32.powi(-7),
+        _ => 1e-5,
+    }
+}
+
+/// Compares a result on CUDA with that of the CPU in f32.
+#[track_caller]
+pub fn assert_agrees(found: &Tensor, expected: &Tensor, tolerance: f32) {
+    let largest =
+        values(expected).iter().filter(|v| v.is_finite()).fold(1e-6f32, |m, v| m.max(v.abs()));
+    let found = found.to_device(&Device::Cpu).unwrap().to_dtype(expected.dtype()).unwrap();
+    assert_close(&found, expected, tolerance * largest);
+}
+
+/// The result of a second call, which must neither copy nor wait; the first loads the kernels.
+#[track_caller]
+pub fn quiet<T>(uploads: u64, work: impl Fn() -> T) -> T {
+    work();
+    let (result, counts) = count(&work);
+    if let Some(counts) = counts {
+        let copies = [counts.host_to_device, counts.device_to_host, counts.device_to_device];
+        assert_eq!((copies, counts.synchronizations), ([uploads, 0, 0], 0), "{counts:?}");
+    }
+    result
+}
+
+/// A tensor as it is after rounding to a dtype, in f32 on the CPU and in the dtype on the GPU.
+pub fn rounded(tensor: &Tensor, dtype: DType) -> (Tensor, Tensor) {
+    let halves = tensor.to_dtype(dtype).unwrap();
+    (halves.to_dtype(DType::F32).unwrap(), upload(&halves))
+}
+
+/// The same values as a part of a larger tensor, so that they begin at an odd address.
+pub fn misaligned(tensor: &Tensor) -> Tensor {
+    let n = tensor.elem_count();
+    let flat = Tensor::cat(
+        &[
+            &Tensor::zeros(1, tensor.dtype(), tensor.device()).unwrap(),
+            &tensor.flatten_all().unwrap(),
+        ],
+        0,
+    );
+    flat.unwrap().narrow(0, 1, n).unwrap().reshape(tensor.dims()).unwrap()
+}

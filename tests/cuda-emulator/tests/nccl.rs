@@ -1,11 +1,12 @@
 //! Exchanges between ranks: what arrives, and the waits between streams that they need.
+#![allow(non_snake_case, clippy::not_unsafe_ptr_arg_deref)]
 mod common;
 use common::*;
 use libc::c_void;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct UniqueId([u8; 128]);
+pub struct UniqueId([u8; 128]);
 
 api! {
     fn ncclGetUniqueId(id: *mut UniqueId);
