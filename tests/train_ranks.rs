@@ -16,17 +16,11 @@ use candle_detection::train::{
 use candle_detection::{Error, Result};
 use common::fixtures;
 use common::rectangles::Rectangles;
-use common::runs::{Log, assert_same, config, network, options, weights};
+use common::runs::{Log, assert_same, config, network, on_ranks, options, weights};
 
 /// Runs `work` on every rank of two, and returns the results by rank.
 fn on_two_ranks<T: Send>(work: impl Fn(Arc<dyn Communicator>) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = ThreadCommunicator::group(2)
-            .into_iter()
-            .map(|communicator| scope.spawn(|| work(Arc::new(communicator))))
-            .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
-    })
+    on_ranks(ThreadCommunicator::group(2), |communicator| work(Arc::new(communicator)))
 }
 
 /// The samples of both kinds are all there are, so that no random choice differs.

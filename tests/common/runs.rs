@@ -51,7 +51,8 @@ impl Observer for Log {
 
     fn evaluate(&mut self, milestone: &Milestone<'_>) -> Result<Option<f64>> {
         self.evaluated.push((milestone.step, milestone.epochs));
-        Ok(self.scores.get(milestone.epochs as usize - 1).copied())
+        let at = (milestone.epochs as usize).checked_sub(1);
+        Ok(at.and_then(|at| self.scores.get(at)).copied())
     }
 }
 
@@ -78,6 +79,19 @@ pub fn options(epochs: u64) -> TrainerOptions {
 pub fn trainer(options: TrainerOptions, folder: Option<&Path>) -> Trainer {
     let folder = folder.map(|path| RunFolder::new(path, 2));
     Trainer::new(network(), options, folder, Arc::new(Alone)).unwrap()
+}
+
+/// Runs `work` on a thread for each of some ranks, and returns the results in their order.
+pub fn on_ranks<R: Send, T: Send>(
+    ranks: impl IntoIterator<Item = R>,
+    work: impl Fn(R) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            ranks.into_iter().map(|rank| scope.spawn(move || work(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 pub fn weights(trainer: &Trainer) -> BTreeMap<String, Tensor> {

@@ -14,9 +14,10 @@ use candle_detection::train::{
 use candle_detection::{Result, device};
 
 use super::common::rectangles::Rectangles;
+use super::common::runs::{Log, on_ranks};
 use super::common::training::Reference;
 use super::counters::{Counts, alone, count};
-use super::runs::{Log, Poisoned, options};
+use super::runs::{Poisoned, options};
 use super::support::values;
 
 const RANKS: usize = 2;
@@ -33,26 +34,6 @@ fn devices() -> Option<[Device; RANKS]> {
         }
     };
     Some([first, second])
-}
-
-/// Runs `work` on each rank with its device, and returns the results by rank.
-fn on_ranks<T: Send>(
-    devices: &[Device; RANKS],
-    work: impl Fn(usize, &Device) -> T + Sync,
-) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = devices
-            .iter()
-            .enumerate()
-            .map(|(rank, device)| {
-                scope.spawn({
-                    let work = &work;
-                    move || work(rank, device)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
 }
 
 /// The address where ranks of one run meet.
@@ -89,7 +70,7 @@ fn train(
     let ending = trainer.run(&mut source, &mut log);
     let all = trainer.network().parameters().all();
     let weights = all.iter().map(|parameter| values(parameter.var.as_tensor())).collect();
-    Outcome { ending, reports: log.0, weights, step: trainer.numbers().step }
+    Outcome { ending, reports: log.steps, weights, step: trainer.numbers().step }
 }
 
 /// A run whose ranks meet, train and part as `examples/train` has them.
@@ -99,7 +80,7 @@ fn train_by_nccl(
     at: impl Fn(usize) -> Option<Position> + Sync,
 ) -> Vec<Outcome> {
     let port = free_port();
-    on_ranks(devices, |rank, device| {
+    on_ranks(devices.iter().enumerate(), |(rank, device)| {
         let patience = Duration::from_secs(60);
         let nccl = NcclCommunicator::new(&launch(rank, port), device, patience).unwrap();
         let nccl = Arc::new(nccl);
@@ -118,11 +99,8 @@ fn ranks_learn_the_same_whatever_their_gradients_travel_by() {
     let options =
         TrainerOptions { batches_per_update: 2, report_every: 2, ..options(RunLength::Epochs(3)) };
     let found = train_by_nccl(&devices, &options, |_| None);
-    let group = std::sync::Mutex::new(
-        ThreadCommunicator::group(RANKS).into_iter().map(Some).collect::<Vec<_>>(),
-    );
-    let expected = on_ranks(&devices, |rank, device| {
-        let communicator = group.lock().unwrap()[rank].take().unwrap();
+    let expected = on_ranks(ThreadCommunicator::group(RANKS), |communicator| {
+        let device = &devices[communicator.rank()];
         train(Arc::new(communicator), device, options.clone(), None)
     });
     for (found, expected) in found.iter().zip(&expected) {

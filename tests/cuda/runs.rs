@@ -5,13 +5,14 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use candle_detection::train::parallel::Alone;
 use candle_detection::train::{
-    Batch, BatchSource, Course, Ending, Flow, Milestone, Momentum, Observer, ParameterGroups,
-    Position, RunFolder, RunLength, Schedule, StepReport, Trainer, TrainerOptions, UpdateRule,
-    WarmUp,
+    Batch, BatchSource, Course, Ending, Momentum, Position, RunFolder, RunLength, Schedule,
+    Trainer, TrainerOptions, UpdateRule, WarmUp,
 };
 use candle_detection::{Error, ImageInput, Result};
 
+use super::common;
 use super::common::rectangles::Rectangles;
+use super::common::runs::Log;
 use super::common::training::Reference;
 use super::counters::{Counts, alone, count};
 use super::support::{cuda, values};
@@ -29,38 +30,13 @@ impl BatchSource for Same {
     }
 }
 
-#[derive(Default)]
-pub struct Log(pub Vec<StepReport>);
-
-impl Observer for Log {
-    fn step(&mut self, report: &StepReport) -> Result<Flow> {
-        self.0.push(*report);
-        Ok(Flow::Continue)
-    }
-
-    fn evaluate(&mut self, _: &Milestone<'_>) -> Result<Option<f64>> {
-        Ok(None)
-    }
-}
-
 pub fn options(length: RunLength) -> TrainerOptions {
-    TrainerOptions {
-        length,
-        evaluate_every: 1,
-        seed: 5,
-        schedule: Schedule {
-            rate: 0.005,
-            warm_up: WarmUp { steps: 2, start: 0.1 },
-            course: Course::Constant,
-        },
-        rule: UpdateRule::Sgd(Momentum::Heavy(0.9)),
-        groups: ParameterGroups::uniform(1e-4),
-        clip_norm: Some(5.0),
-        batches_per_update: 1,
-        average: Some(0.9),
-        snapshot_every: None,
-        report_every: 1,
-    }
+    let schedule = Schedule {
+        rate: 0.005,
+        warm_up: WarmUp { steps: 2, start: 0.1 },
+        course: Course::Constant,
+    };
+    TrainerOptions { length, seed: 5, schedule, ..common::runs::options(1) }
 }
 
 /// A run with two batches per update, snapshots and all, follows the CPU's.
@@ -78,7 +54,7 @@ fn a_run_follows_that_of_the_cpu() {
         assert_eq!(trainer.resume().unwrap(), resume.then_some(2));
         let mut log = Log::default();
         trainer.run(&mut Same(reference.batch("objects")), &mut log).unwrap();
-        log.0
+        log.steps
     };
     let mut both = [cuda(), Device::Cpu].map(|device| {
         let first = run(&device, false);
@@ -110,8 +86,8 @@ fn losses_are_read_when_reports_are_due() {
         let mut source = Same(reference.batch("objects"));
         let mut log = Log::default();
         let (ending, counts) = count(|| trainer.run(&mut source, &mut log).unwrap());
-        assert_eq!((ending, log.0.len() as u64), (Ending::Complete, updates));
-        assert!(log.0.iter().all(|report| report.losses.are_finite()));
+        assert_eq!((ending, log.steps.len() as u64), (Ending::Complete, updates));
+        assert!(log.steps.iter().all(|report| report.losses.are_finite()));
         counts
     };
     run(1, 1);

@@ -46,9 +46,8 @@ pub(in crate::train) struct Exchange {
     communicator: Arc<dyn Communicator>,
     collective: Collective,
     plan: Arc<Plan>,
+    /// By place.
     complete: Vec<bool>,
-    /// Tensors that are not complete, by bucket.
-    incomplete: Vec<usize>,
     /// Buckets on their way, from the first on.
     travelling: Vec<Transfer>,
 }
@@ -62,7 +61,6 @@ impl Exchange {
         Self {
             collective,
             complete: vec![false; plan.bucket_of.len()],
-            incomplete: plan.buckets.iter().map(Vec::len).collect(),
             travelling: Vec::new(),
             communicator,
             plan,
@@ -76,13 +74,16 @@ impl Exchange {
 
     /// Says that the tensor at a place is complete, and sends what can be sent.
     pub fn complete(&mut self, place: usize, tensors: &mut [Option<Tensor>]) -> Result<()> {
-        if !std::mem::replace(&mut self.complete[place], true) {
-            self.incomplete[self.plan.bucket_of[place]] -= 1;
-        }
-        while self.incomplete.get(self.travelling.len()) == Some(&0) {
+        self.complete[place] = true;
+        while self.next_is_complete() {
             self.send(tensors)?;
         }
         Ok(())
+    }
+
+    fn next_is_complete(&self) -> bool {
+        let next = self.plan.buckets.get(self.travelling.len());
+        next.is_some_and(|bucket| bucket.iter().all(|place| self.complete[*place]))
     }
 
     /// Strings the tensors of the next bucket together and sends them.

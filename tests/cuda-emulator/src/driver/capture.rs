@@ -224,15 +224,11 @@ pub fn spoil(stream: usize) {
 
 /// Runs work at once, or keeps it as a node when the stream is being captured.
 pub fn enqueue(stream: usize, kind: Kind, work: impl Fn(By) -> Res + Send + Sync + 'static) -> Res {
-    let now = |work: &dyn Fn(By) -> Res| {
-        order::put(stream);
-        work(By::Host)
-    };
-    if ACTIVE.load(Relaxed) == 0 {
-        return now(&work);
-    }
     match capturing(stream) {
-        Ok(None) => now(&work),
+        Ok(None) => {
+            order::put(stream);
+            work(By::Host)
+        }
         Ok(Some(_)) => add(stream, kind, None, Box::new(work)),
         Err(code) => code,
     }

@@ -9,14 +9,15 @@ use std::collections::{HashMap, VecDeque};
 
 type Held = Box<dyn FnOnce()>;
 
+/// Stands for the host among those that wait.
+pub const HOST: usize = usize::MAX;
+
 #[derive(Default)]
 struct Order {
     /// Pieces of work that were put into a stream.
     put: HashMap<usize, u64>,
-    /// How many of a stream's pieces another one has waited for: (waiting, waited for).
+    /// How many of a stream's pieces another one, or the host, has waited for: (waiting, waited for).
     seen: HashMap<(usize, usize), u64>,
-    /// The same of the host, and so of everything that it asks for later.
-    host: HashMap<usize, u64>,
     /// Work that is not done yet, with its place in its stream.
     held: HashMap<usize, VecDeque<(u64, Held)>>,
 }
@@ -33,9 +34,10 @@ pub struct Mark {
 }
 
 impl Order {
+    /// What the host has waited for is over for everything that it asks for later.
     fn seen_by(&self, stream: usize, other: usize) -> u64 {
-        let own = self.seen.get(&(stream, other)).copied().unwrap_or(0);
-        own.max(self.host.get(&other).copied().unwrap_or(0))
+        let seen = [stream, HOST].map(|waiting| self.seen.get(&(waiting, other)).copied());
+        seen.into_iter().flatten().max().unwrap_or(0)
     }
 
     /// Takes out the held work of a stream up to a place.
@@ -87,23 +89,11 @@ fn place(mark: &Mark) -> u64 {
     mark.seen.iter().find(|(stream, _)| *stream == mark.stream).map_or(0, |(_, place)| *place)
 }
 
-/// A stream waits for what an event has marked.
-pub fn wait(stream: usize, mark: &Mark) {
+/// A stream, or the host, waits for what an event has marked.
+pub fn wait(waiting: usize, mark: &Mark) {
     let due = with(|order| {
         for (other, place) in &mark.seen {
-            let seen = order.seen.entry((stream, *other)).or_default();
-            *seen = (*seen).max(*place);
-        }
-        order.take(mark.stream, place(mark))
-    });
-    due.into_iter().for_each(|work| work());
-}
-
-/// The host waits for what an event has marked.
-pub fn wait_on_host(mark: &Mark) {
-    let due = with(|order| {
-        for (other, place) in &mark.seen {
-            let seen = order.host.entry(*other).or_default();
+            let seen = order.seen.entry((waiting, *other)).or_default();
             *seen = (*seen).max(*place);
         }
         order.take(mark.stream, place(mark))

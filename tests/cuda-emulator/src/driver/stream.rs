@@ -27,7 +27,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(s: usize) -> Res {
     if e != OK {
         return e;
     }
-    order::wait_on_host(&order::mark(s));
+    order::wait(order::HOST, &order::mark(s));
     with(|c| c.stream_sync += 1);
     crate::trace(|| format!("sync stream {s:#x}"));
     OK
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn cuEventSynchronize(e: *mut Event) -> Res {
         return code;
     }
     if let Some(mark) = (*e).mark() {
-        order::wait_on_host(&mark);
+        order::wait(order::HOST, &mark);
     }
     with(|c| c.event_sync += 1);
     crate::trace(|| "sync event".into());
