@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_detection::checkpoint::{Fetcher, Network, sha256, verify_hash};
-use candle_detection::config::{PublishedWeights, get};
+use candle_detection::checkpoint::PublishedWeights;
+use candle_detection::config::get;
 use candle_detection::{Error, Event, Progress, Silent};
 
 const FILE: &str = "weights.bin";
