@@ -69,7 +69,7 @@ const CIRCLES: &[&[&str]] = &[
     &["ops/batch_norm/cuda", "ops/batch_norm/running"],
     &["ops/conv2d/cpu/backward", "ops/conv2d/cpu/winograd_gradient"],
     &["structures/detections", "structures/mask"],
-    &["train/collector", "train/gradients", "train/step", "train/verdict"],
+    &["train/gradients", "train/verdict"],
 ];
 
 /// What the crate re-exports at its root, and the room it belongs to.
