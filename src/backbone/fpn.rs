@@ -7,7 +7,7 @@ use super::{Backbone, ResNet};
 use crate::config::{BackboneConfig, ExtraLevel, Norm};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, NormAt};
-use crate::ops::{Activation, MaxPool2dParams, max_pool2d, upsample_add};
+use crate::ops::{Activation, MaxPool2dParams, Rounding, max_pool2d, upsample_add};
 use crate::structures::{FeatureLevel, FeatureMaps};
 
 /// Input pixels per cell of the finest level.
@@ -96,7 +96,8 @@ impl Backbone for FeaturePyramid {
         levels.reverse();
         if let Some(coarsest) = levels.last() {
             let ExtraLevel::MaxPool = self.extra_level;
-            let params = MaxPool2dParams { kernel: 1, stride: 2, padding: 0 };
+            let params =
+                MaxPool2dParams { kernel: 1, stride: 2, padding: 0, rounding: Rounding::Down };
             levels.push(max_pool2d(coarsest, &params)?);
         }
         Ok(FeatureMaps { levels })

@@ -6,10 +6,11 @@ use candle_nn::VarBuilder;
 use crate::config::{BackboneConfig, BackboneKind};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, NormAt};
-use crate::ops::{Activation, MaxPool2dParams, max_pool2d};
+use crate::ops::{Activation, MaxPool2dParams, Rounding, max_pool2d};
 
 /// The stem's pooling: padding is −∞, so that it never wins.
-const STEM_POOL: MaxPool2dParams = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
+const STEM_POOL: MaxPool2dParams =
+    MaxPool2dParams { kernel: 3, stride: 2, padding: 1, rounding: Rounding::Down };
 
 /// A ResNet without its classifier.
 pub struct ResNet {
