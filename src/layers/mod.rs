@@ -17,7 +17,7 @@ pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
 pub use group_norm::GroupNorm;
 pub use initial::Initial;
 pub use linear::Linear;
-pub use norm::NormAt;
+pub use norm::{Norm, NormAt};
 
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
