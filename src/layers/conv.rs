@@ -30,7 +30,7 @@ pub struct ConvShape {
 impl ConvShape {
     /// A window of odd side, padded so that stride 1 keeps the size.
     fn params(&self) -> Conv2dParams {
-        Conv2dParams { stride: self.stride, padding: self.kernel / 2 }
+        Conv2dParams::new(self.stride, self.kernel / 2)
     }
 }
 

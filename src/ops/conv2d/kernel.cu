@@ -66,8 +66,7 @@ __device__ __forceinline__ void finish_sum_packs(const FinishSum& a) {
         load<N>(static_cast<const Residual*>(a.residual) + at, residual);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            float value = values[i] + bias[i] + residual[i];
-            values[i] = a.finish.relu ? relu(value) : value;
+            values[i] = activate(values[i] + bias[i] + residual[i], a.finish.activation);
         }
         store<N>(out, values);
     });

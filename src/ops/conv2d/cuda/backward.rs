@@ -7,7 +7,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Device, Tensor};
 
-use super::super::cpu::backward::Sizes;
+use super::super::sizes::Sizes;
 use super::super::{Conv2dParams, OP};
 use super::windows::Layout;
 use crate::error::Result;

@@ -92,7 +92,7 @@ impl Layout<'_> {
 
     /// Whether each window is a pixel of the input, in the input's order.
     pub fn is_the_input(&self) -> bool {
-        self.window == [1, 1] && self.params == (Conv2dParams { stride: 1, padding: 0 })
+        self.window == [1, 1] && self.params == Conv2dParams::new(1, 0)
     }
 
     /// Windows that are laid out at a time.
