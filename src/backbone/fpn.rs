@@ -31,17 +31,11 @@ impl FeaturePyramid {
         let channels = config.fpn_channels;
         let load = |blocks: &str, index: usize, in_channels, kernel| {
             let weights = weights.pp(blocks).pp(index);
-            let shape = ConvShape {
-                in_channels,
-                out_channels: channels,
-                kernel,
-                stride: 1,
-                initial: Initial::Linear,
-            };
+            let shape = ConvShape::new((in_channels, channels), kernel, Initial::Linear);
             match config.fpn_norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::None),
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
-                    let norm = NormAt { weights: weights.pp(1), eps: config.norm_eps };
+                    let norm = NormAt::new(weights.pp(1), config.norm_eps);
                     Conv2d::load_normed(&weights.pp(0), &norm, shape, Activation::None)
                 }
             }

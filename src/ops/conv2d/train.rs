@@ -245,7 +245,7 @@ impl TrainableBackward {
             wanted[1].then(|| cuda::backward::of_weight(input, &gradient, scale, &sizes));
         let of_bias = wanted[2].then(|| cuda::backward::of_bias(&gradient, &sizes));
         let of_input = wanted[0].then(|| {
-            let filters = cuda::backward::scaled_filters(weight, scale)?;
+            let filters = cuda::backward::filters(weight, scale, *params)?;
             cuda::backward::of_input(&filters, &gradient, &sizes)
         });
         let mut gradients =

@@ -133,3 +133,32 @@ fn map2_on_cpu(a: &Tensor, b: &Tensor, combine: impl Fn(f32, f32) -> f32 + Sync)
     })??;
     Ok(Tensor::from_vec(values, a.shape(), a.device())?)
 }
+
+/// Pixels whose values are added in f32; the sums of such blocks are added in f64.
+const PIXELS: usize = 256;
+
+/// Sums over the pixels of each image, `[N, C]` for `[N, P, C]`. `add` gets the index of a pixel among those of all images,
+/// and sums to add something to, one for each channel.
+pub(crate) fn sum_pixels(
+    [images, pixels, channels]: [usize; 3],
+    add: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f64> {
+    let blocks = pixels.div_ceil(PIXELS);
+    let parts: Vec<Vec<f32>> = (0..images * blocks)
+        .into_par_iter()
+        .map(|part| {
+            let (image, first) = (part / blocks, part % blocks * PIXELS);
+            let mut sums = vec![0f32; channels];
+            for pixel in first..pixels.min(first + PIXELS) {
+                add(image * pixels + pixel, &mut sums);
+            }
+            sums
+        })
+        .collect();
+    let mut totals = vec![0f64; images * channels];
+    for (part, sums) in parts.into_iter().enumerate() {
+        let total = &mut totals[part / blocks * channels..][..channels];
+        total.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+    }
+    totals
+}

@@ -24,7 +24,7 @@ mod traffic;
 
 pub(crate) use device::{open, peak_memory};
 pub(crate) use finish::Finish;
-pub(crate) use gemm::Product;
+pub(crate) use gemm::{Columns, Product};
 pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
 pub(crate) use launch::{Grid, SELECT_THREADS, for_dtype, launch, start};
