@@ -32,7 +32,7 @@ pub use train::{TrainableConv2d, conv2d_trainable};
 const OP: &str = "conv2d";
 
 /// Geometry of a convolution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Conv2dParams {
     /// Input pixels from one window to the next, in y and x; at least 1.
     pub stride: usize,

@@ -1,4 +1,5 @@
 mod gradients;
+mod torch;
 
 use candle_core::{DType, Device, Tensor};
 
