@@ -112,13 +112,7 @@ impl ResNet {
     pub fn load(weights: &VarBuilder, config: &ResNetConfig) -> Result<Self> {
         config.validate(&Checks::new("a ResNet"))?;
         let eps = config.norm_eps;
-        let stem = ConvShape {
-            in_channels: 3,
-            out_channels: config.width,
-            kernel: 7,
-            stride: 2,
-            initial: Initial::BeforeRelu,
-        };
+        let stem = ConvShape::new((3, config.width), 7, Initial::BeforeRelu).with_stride(2);
         let stem = conv_norm(weights, "conv1", "bn1", stem, eps, Activation::Relu)?;
         let (kind, depths) = layout(config.depth).unwrap_or((BlockKind::Basic, [0; 4]));
         let mut channels = config.width;
@@ -178,13 +172,8 @@ impl Block {
         let BlockShape { kind, in_channels, planes, stride } = shape;
         let out_channels = planes * kind.expansion();
         let conv = |index: usize, in_channels, out_channels, kernel, stride| {
-            let shape = ConvShape {
-                in_channels,
-                out_channels,
-                kernel,
-                stride,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = ConvShape::new((in_channels, out_channels), kernel, Initial::BeforeRelu)
+                .with_stride(stride);
             let (conv, norm) = (format!("conv{index}"), format!("bn{index}"));
             conv_norm(weights, &conv, &norm, shape, eps, Activation::Relu)
         };
@@ -198,13 +187,8 @@ impl Block {
             ),
         };
         let shortcut = if stride != 1 || in_channels != out_channels {
-            let shape = ConvShape {
-                in_channels,
-                out_channels,
-                kernel: 1,
-                stride,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = ConvShape::new((in_channels, out_channels), 1, Initial::BeforeRelu)
+                .with_stride(stride);
             Some(conv_norm(weights, "downsample.0", "downsample.1", shape, eps, Activation::None)?)
         } else {
             None
@@ -233,6 +217,6 @@ fn conv_norm(
     eps: f64,
     activation: Activation,
 ) -> Result<Conv2d> {
-    let norm = NormAt { weights: weights.pp(norm), eps };
+    let norm = NormAt::new(weights.pp(norm), eps);
     Conv2d::load_normed(&weights.pp(conv), &norm, shape, activation)
 }

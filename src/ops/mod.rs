@@ -8,6 +8,8 @@
 //! | [`resize_normalize`] | images of any size → one normalised, resized, padded batch |
 //! | [`conv2d`] | convolution, bias, residual and activation |
 //! | [`scale_filters`] | filters times a number each: a fixed norm after them, folded in |
+//! | [`global_avg_pool`] | mean of each channel over an image |
+//! | [`scale_channels`] | features times a number for each image and channel |
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
 //! | [`group_norm`] | groups of channels normalised by the statistics of each image |
 //! | [`l2_normalize`] | cells of one length, times a weight per channel |
@@ -47,6 +49,7 @@ mod conv_transpose2d;
 mod decode_proposals;
 mod gather_rows;
 mod gather_slots;
+mod global_avg_pool;
 mod group_norm;
 mod l2_normalize;
 mod linear;
@@ -61,6 +64,7 @@ mod resize_normalize;
 mod roi_align;
 mod sample_boxes;
 mod scale_boxes;
+mod scale_channels;
 mod select_candidates;
 pub(crate) mod support;
 mod top_k;
@@ -82,6 +86,7 @@ pub use conv2d::{
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
+pub use global_avg_pool::global_avg_pool;
 pub use group_norm::group_norm;
 pub use l2_normalize::l2_normalize;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
@@ -98,6 +103,7 @@ pub use resize_normalize::{PixelSource, ResizeNormalizeParams, resize_normalize}
 pub use roi_align::{RoiAlignParams, infer_spatial_scales, roi_align};
 pub use sample_boxes::{Chosen, SampleParams, Samples, sample_boxes};
 pub use scale_boxes::scale_boxes;
+pub use scale_channels::scale_channels;
 pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
 pub use support::box_set::BoxSet;

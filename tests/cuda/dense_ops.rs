@@ -121,7 +121,7 @@ fn check_conv(case: Conv, dtype: DType, output: DType, activation: Activation, s
     let weight = random.tensor(&[outputs, input[3], window.0, window.1]);
     let (weight_cpu, weight_gpu) = rounded(&weight, dtype);
     let bias = random.tensor(&[outputs]);
-    let params = Conv2dParams { stride, padding };
+    let params = Conv2dParams::new(stride, padding);
     let on_cpu = PreparedConv2d::new(&weight_cpu, &bias, params).unwrap();
     let on_gpu = PreparedConv2d::new(&weight_gpu, &upload(&bias), params).unwrap();
     let on_gpu = on_gpu.with_output(output);
@@ -168,7 +168,7 @@ fn nan_passes_through_bias_and_activation() {
     let _alone = alone();
     let weight = Tensor::ones((4, 4, 1, 1), DType::F32, &cuda()).unwrap();
     let bias = Tensor::zeros(4, DType::F32, &cuda()).unwrap();
-    let params = Conv2dParams { stride: 1, padding: 0 };
+    let params = Conv2dParams::new(1, 0);
     let weights = PreparedConv2d::new(&weight, &bias, params).unwrap();
     let input = Tensor::new(&[[1f32, f32::NAN, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0]], &Device::Cpu);
     let input = upload(&input.unwrap().reshape((1, 1, 2, 4)).unwrap());

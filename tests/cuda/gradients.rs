@@ -90,7 +90,7 @@ fn convs() -> Vec<Conv> {
         input,
         outputs,
         window,
-        params: Conv2dParams { stride, padding },
+        params: Conv2dParams::new(stride, padding),
     };
     vec![
         conv([2, 5, 7, 8], 12, (3, 3), 1, 1),
@@ -144,7 +144,7 @@ fn gradients_of_a_convolution_in_parts_agree() {
     // A window of 36 KiB: 1820 fit into 64 MiB, 2450 are needed.
     let (x, weight) = (random.tensor(&[2, 35, 35, 1024]), random.tensor(&[2, 1024, 3, 3]));
     let bias = random.tensor(&[2]);
-    let params = Conv2dParams { stride: 1, padding: 1 };
+    let params = Conv2dParams::new(1, 1);
     compare_within(3e-5, &[x, weight, bias], |v, _| {
         let weights = TrainableConv2d::new(&v[1], None, &v[2], params).unwrap();
         conv2d_trainable(&v[0], &weights, None, Activation::None).unwrap()
@@ -205,7 +205,7 @@ fn gradients_of_nothing_are_zeros() {
     });
     let x = Tensor::zeros((0, 5, 4, 3), DType::F32, &Device::Cpu).unwrap();
     for (kernel, stride) in [(1, 1), (3, 2)] {
-        let params = Conv2dParams { stride, padding: kernel / 2 };
+        let params = Conv2dParams::new(stride, kernel / 2);
         let weight = random.tensor(&[4, 3, kernel, kernel]);
         compare(&[x.clone(), weight, random.tensor(&[4])], |v, _| {
             let weights = TrainableConv2d::new(&v[1], None, &v[2], params).unwrap();
@@ -365,7 +365,7 @@ fn rows_of_several_tables_and_their_gradients_agree() {
 fn gradients_make_no_copies() {
     let _alone = alone();
     let mut random = Random::new(13);
-    let params = Conv2dParams { stride: 2, padding: 1 };
+    let params = Conv2dParams::new(2, 1);
     let scale = upload(&random.tensor(&[6]));
     let inputs = [random.tensor(&[2, 6, 5, 4]), random.tensor(&[6, 4, 3, 3]), random.tensor(&[6])];
     assert_quiet(&inputs, |v| {

@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod convs;
 mod counters;
 mod dense_ops;
 mod detection_ops;

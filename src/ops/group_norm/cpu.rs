@@ -142,24 +142,33 @@ struct Apply<'a, E> {
     rows: &'a [E],
     scale: &'a [f32],
     shift: &'a [f32],
-    /// What smaller results become.
-    floor: f32,
+    activation: Activation,
     out: &'a mut [MaybeUninit<E>],
+}
+
+impl<E: Element> Apply<'_, E> {
+    #[inline(always)]
+    fn each(self, activate: impl Fn(f32) -> f32) {
+        let Self { rows, scale, shift, out, .. } = self;
+        let channels = scale.len();
+        for (out, row) in out.chunks_exact_mut(channels).zip(rows.chunks_exact(channels)) {
+            for (((out, x), scale), shift) in out.iter_mut().zip(row).zip(scale).zip(shift) {
+                out.write(E::narrow(activate(x.widen() * scale + shift)));
+            }
+        }
+    }
 }
 
 impl<E: Element> Job for Apply<'_, E> {
     type Output = ();
 
+    // A loop for each, which the compiler makes vectors of.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { rows, scale, shift, floor, out } = self;
-        let channels = scale.len();
-        for (out, row) in out.chunks_exact_mut(channels).zip(rows.chunks_exact(channels)) {
-            for (((out, x), scale), shift) in out.iter_mut().zip(row).zip(scale).zip(shift) {
-                let value = x.widen() * scale + shift;
-                // NaN stays NaN.
-                out.write(E::narrow(if value < floor { floor } else { value }));
-            }
+        match self.activation {
+            Activation::None => self.each(|x| x),
+            Activation::Relu => self.each(|x| Activation::Relu.apply(x)),
+            activation => self.each(|x| activation.apply(x)),
         }
     }
 }
@@ -173,10 +182,6 @@ pub(super) fn apply<E: Element>(
     activation: Activation,
 ) -> Vec<E> {
     let mut out = Output::<E>::new(input.len());
-    let floor = match activation {
-        Activation::None => f32::NEG_INFINITY,
-        Activation::Relu => 0.0,
-    };
     let of_image = |image: usize, out: &mut [MaybeUninit<E>], input: &[E]| {
         let groups = image * plan.groups..(image + 1) * plan.groups;
         let inverse = spread(&statistics.inverse[groups.clone()], plan.of_group());
@@ -186,7 +191,7 @@ pub(super) fn apply<E: Element>(
             mean.zip(&scale).zip(bias).map(|((mean, scale), bias)| bias - mean * scale).collect();
         let blocks = out.par_chunks_mut(block(plan)).zip(input.par_chunks(block(plan)));
         blocks.for_each(|(out, rows)| {
-            Isa::preferred().run(Apply { rows, scale: &scale, shift: &shift, floor, out });
+            Isa::preferred().run(Apply { rows, scale: &scale, shift: &shift, activation, out });
         });
     };
     if !input.is_empty() {

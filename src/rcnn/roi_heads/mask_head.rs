@@ -73,13 +73,7 @@ impl MaskHead {
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
             let weights = weights.pp("mask_head").pp(index);
-            let shape = ConvShape {
-                in_channels: channels,
-                out_channels,
-                kernel: 3,
-                stride: 1,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = ConvShape::new((channels, out_channels), 3, Initial::BeforeRelu);
             convs.push(match config.norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::Relu)?,
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
