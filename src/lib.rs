@@ -30,6 +30,7 @@
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 
+pub mod anchor_utils;
 pub mod backbone;
 pub mod checkpoint;
 pub mod config;
@@ -61,7 +62,6 @@ pub use detector::{Detector, DetectorBuilder, Execution, GeneralizedRcnn, Settin
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
 pub use progress::{Event, Progress, Silent};
-pub use rpn::anchor_utils;
 
 /// The README's example is compiled with the documentation's.
 #[cfg(doctest)]

@@ -20,6 +20,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("image_input", &["structures"]),
     ("layers", &["ops"]),
     ("transform", &["config", "image_input", "ops", "structures"]),
+    ("anchor_utils", &["ops", "structures"]),
     ("backbone", &["config", "layers", "ops", "structures"]),
     ("rpn", &["config", "layers", "ops", "structures"]),
     ("roi_heads", &["config", "layers", "ops", "structures"]),
@@ -80,7 +81,8 @@ const REEXPORTS: &[(&str, &str)] = &[
 ];
 
 /// Rooms whose data lies on the device: a tensor made from host values there is a hidden upload, a value read is a stop.
-const DEVICE_ROOMS: &[&str] = &["backbone", "rpn", "roi_heads", "layers", "transform"];
+const DEVICE_ROOMS: &[&str] =
+    &["anchor_utils", "backbone", "rpn", "roi_heads", "layers", "transform"];
 
 /// Candle's constructors from host data, and its downloads.
 const HOST_TRAFFIC: &[&str] = &[

@@ -14,6 +14,7 @@
 //! | [`max_pool2d`] | largest value of each window |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
+//! | [`default_boxes`] | default boxes of all levels from shape scalars |
 //! | [`append_slots`] | the slots of one list after those of another |
 //! | [`assign`] | which object each box has found |
 //! | [`random_bits`] | random numbers from a seed |
@@ -24,6 +25,9 @@
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
+//! | [`top_pairs`] | best (anchor, class) pairs of every level above a score |
+//! | [`top_per_class`] | best anchors of every class above a score |
+//! | [`decode_boxes`] | boxes of chosen (anchor, class) pairs |
 //! | [`nms`] | boxes that no better one of their group overlaps |
 //! | [`gather_rows`] | rows by index, of several tables at once |
 //! | [`gather_slots`] | rows by index, zero above the count |
@@ -42,7 +46,9 @@ mod box_targets;
 mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
+mod decode_boxes;
 mod decode_proposals;
+mod default_boxes;
 mod gather_rows;
 mod gather_slots;
 mod linear;
@@ -60,6 +66,8 @@ mod scale_boxes;
 mod select_candidates;
 pub(crate) mod support;
 mod top_k;
+mod top_pairs;
+mod top_per_class;
 mod upload_arrays;
 mod upsample_add;
 
@@ -75,7 +83,9 @@ pub use conv_transpose2d::{
 pub use conv2d::{
     Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
 };
+pub use decode_boxes::{BoxCoding, DecodeBoxesParams, DecodedBoxes, decode_boxes};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
+pub use default_boxes::{DefaultBoxLevel, DefaultBoxesParams, default_boxes};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
@@ -98,6 +108,9 @@ pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
 pub use support::matches::{IGNORED_LABEL, Match};
+pub use support::pairs::Pairs;
 pub use top_k::{TopK, top_k};
+pub use top_pairs::{TopPairsParams, top_pairs};
+pub use top_per_class::{TopPerClassParams, top_per_class};
 pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;

@@ -12,6 +12,7 @@ pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod matches;
 pub(crate) mod order;
+pub(crate) mod pairs;
 pub(crate) mod parallel;
 pub(crate) mod paste;
 pub(crate) mod random;
