@@ -46,10 +46,7 @@ pub fn training_set(
     dataset: CocoDataset,
     config: &ModelConfig,
 ) -> Result<TrainingSet> {
-    let masks = match config.mask_head {
-        Some(_) => MaskUse::Needed,
-        None => MaskUse::Ignored,
-    };
+    let masks = config.architecture.masks();
     let unlabelled = if args.data.keep_empty { Unlabelled::Keep } else { Unlabelled::Skip };
     let set = TrainingSet::new(dataset, config.num_classes, masks, unlabelled)?;
     let left_out = set.left_out().to_string();

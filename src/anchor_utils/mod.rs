@@ -1,5 +1,10 @@
-//! Reference boxes that detectors correct, made on the device from shape scalars alone.
+//! Anchors: the reference boxes that detectors correct.
+//!
+//! They are computed on the device of the features from shape scalars alone: sizes of features and batch, anchor sizes,
+//! aspect ratios. No tensor is built on the host, nothing is uploaded, nothing is cached.
 
 mod default_boxes;
+mod generator;
 
 pub use default_boxes::DefaultBoxGenerator;
+pub use generator::{AnchorGenerator, AnchorsConfig};
