@@ -51,7 +51,7 @@ fn features(criterion: &mut Criterion) {
         let cast = |tensor: Tensor| tensor.to_dtype(dtype).expect("a cast");
         let name = |op: &str| format!("{op} {}", dtype.as_str());
         let stem = cast(random(&[1, 400, 544, 64], -1.0, 1.0));
-        let pool = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
+        let pool = MaxPool2dParams { kernel: 3, stride: 2, padding: 1, rounding: Rounding::Down };
         criterion.bench_function(&name("max_pool2d stem"), |bencher| {
             bencher.iter(|| max_pool2d(&stem, &pool));
         });

@@ -9,6 +9,8 @@
 //! | [`conv2d`] | convolution, bias, residual and activation |
 //! | [`scale_filters`] | filters times a number each: a fixed norm after them, folded in |
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
+//! | [`group_norm`] | groups of channels normalised by the statistics of each image |
+//! | [`l2_normalize`] | cells of one length, times a weight per channel |
 //! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
 //! | [`max_pool2d`] | largest value of each window |
@@ -51,6 +53,8 @@ mod decode_proposals;
 mod default_boxes;
 mod gather_rows;
 mod gather_slots;
+mod group_norm;
+mod l2_normalize;
 mod linear;
 mod losses;
 mod mask_targets;
@@ -88,10 +92,12 @@ pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_propo
 pub use default_boxes::{DefaultBoxLevel, DefaultBoxesParams, default_boxes};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
+pub use group_norm::group_norm;
+pub use l2_normalize::l2_normalize;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use losses::{SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss};
 pub use mask_targets::{ObjectMasks, mask_targets};
-pub use max_pool2d::{MaxPool2dParams, max_pool2d};
+pub use max_pool2d::{MaxPool2dParams, Rounding, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;
 #[cfg(feature = "cuda")]
