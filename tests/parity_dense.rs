@@ -67,7 +67,7 @@ fn detections_of_retinanet() {
     let params = TopPairsParams { score_threshold: 0.05, per_level: 150 };
     let pairs = top_pairs(&logits.iter().collect::<Vec<_>>(), None, &params).unwrap();
     let limits = NmsParams { iou_threshold: 0.5, capacity: 60 };
-    case.assert_detections(&pairs, BoxCoding::Deltas([1.0; 4]), &limits);
+    case.assert_detections(&pairs, BoxCoding::Deltas { weights: [1.0; 4] }, &limits);
 }
 
 #[test]
@@ -90,5 +90,5 @@ fn detections_of_ssd() {
     let params = TopPerClassParams { score_threshold: 0.1, per_class: 40 };
     let pairs = top_per_class(&logits.iter().collect::<Vec<_>>(), &params).unwrap();
     let limits = NmsParams { iou_threshold: 0.45, capacity: 70 };
-    case.assert_detections(&pairs, BoxCoding::Deltas([10.0, 10.0, 5.0, 5.0]), &limits);
+    case.assert_detections(&pairs, BoxCoding::Deltas { weights: [10.0, 10.0, 5.0, 5.0] }, &limits);
 }

@@ -19,11 +19,13 @@
 //! | [`default_boxes`] | default boxes of all levels from shape scalars |
 //! | [`append_slots`] | the slots of one list after those of another |
 //! | [`assign`] | which object each box has found |
+//! | [`assign_points`] | which object each point of a pyramid has found |
 //! | [`random_bits`] | random numbers from a seed |
 //! | [`sample_boxes`] | boxes that a step of training learns from |
 //! | [`box_targets`] | labels and deltas of sampled boxes |
 //! | [`mask_targets`] | what the masks of sampled boxes should have been |
 //! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
+//! | [`dense losses`](focal_loss) | what predictions at every place of a pyramid cost: classes, boxes, centerness |
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
@@ -43,6 +45,7 @@
 mod anchor_grid;
 mod append_slots;
 mod assign;
+mod assign_points;
 mod batch_norm;
 mod box_targets;
 mod class_masks;
@@ -51,6 +54,7 @@ mod conv_transpose2d;
 mod decode_boxes;
 mod decode_proposals;
 mod default_boxes;
+mod dense_losses;
 mod gather_rows;
 mod gather_slots;
 mod group_norm;
@@ -78,6 +82,7 @@ mod upsample_add;
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
 pub use append_slots::append_slots;
 pub use assign::{AssignParams, Unfound, assign};
+pub use assign_points::{AssignPointsParams, assign_points};
 pub use batch_norm::{BatchNormOutput, batch_norm};
 pub use box_targets::{BoxTargets, Objects, box_targets};
 pub use class_masks::{class_mask_logits, class_masks};
@@ -87,9 +92,13 @@ pub use conv_transpose2d::{
 pub use conv2d::{
     Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
 };
-pub use decode_boxes::{BoxCoding, DecodeBoxesParams, DecodedBoxes, decode_boxes};
+pub use decode_boxes::{DecodeBoxesParams, DecodedBoxes, decode_boxes};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use default_boxes::{DefaultBoxLevel, DefaultBoxesParams, default_boxes};
+pub use dense_losses::{
+    BoxCost, DENSE_SMOOTH_L1_BETA, DenseBoxLossParams, DenseTruth, FOCAL_ALPHA, Normalization,
+    centerness_loss, dense_box_loss, focal_loss, hard_negative_loss,
+};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use group_norm::group_norm;
@@ -110,6 +119,7 @@ pub use sample_boxes::{Chosen, SampleParams, Samples, sample_boxes};
 pub use scale_boxes::scale_boxes;
 pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
+pub use support::box_coding::BoxCoding;
 pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;

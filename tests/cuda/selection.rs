@@ -141,7 +141,7 @@ fn boxes_are_those_of_the_cpu() {
     let index = Tensor::from_vec(index, (34, 40), &Device::Cpu).unwrap();
     let valid: Vec<u8> = (0..34 * 40).map(|_| (random.below(5) > 0).into()).collect();
     let valid = Tensor::from_vec(valid, (34, 40), &Device::Cpu).unwrap();
-    for coding in [BoxCoding::Deltas([10.0, 10.0, 5.0, 5.0]), BoxCoding::Distances] {
+    for coding in [BoxCoding::Deltas { weights: [10.0, 10.0, 5.0, 5.0] }, BoxCoding::Distances] {
         let params = DecodeBoxesParams { image_sizes: vec![(60, 80); 34], coding };
         let run = |to: &dyn Fn(&Tensor) -> Tensor| {
             let regression: Vec<Tensor> = regression.iter().map(to).collect();

@@ -1,7 +1,8 @@
 use candle_core::Tensor;
 
-use super::{BoxCoding, DecodeBoxesParams};
+use super::DecodeBoxesParams;
 use crate::error::Result;
+use crate::ops::support::box_coding::BoxCoding;
 use crate::ops::support::check::lend;
 use crate::ops::support::geometry::{clip_usable, decode, decode_distances};
 
@@ -31,7 +32,7 @@ pub(super) fn run(
             let (image, anchor) = (slot / slots, anchors[*anchor as usize]);
             let code = level[image * length + local];
             let raw = match params.coding {
-                BoxCoding::Deltas(weights) => decode(code, anchor, weights),
+                BoxCoding::Deltas { weights } => decode(code, anchor, weights),
                 BoxCoding::Distances => decode_distances(code, anchor),
             };
             let size = params.image_sizes[image];

@@ -1,7 +1,8 @@
 use candle_core::{DType, Tensor};
 
-use super::{BoxCoding, DecodeBoxesParams, DecodedBoxes, OP};
+use super::{DecodeBoxesParams, DecodedBoxes, OP};
 use crate::error::Result;
+use crate::ops::support::box_coding::BoxCoding;
 use crate::ops::support::cuda::{
     DECODE_BOXES, Grid, ImageSizes, Output, Table, fits, launch, of, point, pointer,
 };
@@ -31,7 +32,7 @@ pub(super) fn run(
         .collect::<Result<_>>()?;
     let levels = Table::new(entries);
     let (distances, weights) = match params.coding {
-        BoxCoding::Deltas(weights) => (0u32, weights),
+        BoxCoding::Deltas { weights } => (0u32, weights),
         BoxCoding::Distances => (1, [1.0; 4]),
     };
     point!(anchors: f32, index: u32, valid: u8);

@@ -8,19 +8,11 @@ mod tests;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::support::box_coding::BoxCoding;
 use super::support::check::{self, argument};
 use crate::error::Result;
 
 const OP: &str = "decode_boxes";
-
-/// What the four numbers of a box regression mean.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum BoxCoding {
-    /// dx, dy, dw, dh, divided by these weights; dw and dh are capped at `ln(1000 / 16)`.
-    Deltas([f32; 4]),
-    /// Distances of left, top, right and bottom from the anchor's center, in units of the anchor's sides.
-    Distances,
-}
 
 /// Sizes and meaning of [`decode_boxes`].
 #[derive(Debug, Clone, PartialEq)]

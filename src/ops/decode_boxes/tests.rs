@@ -1,6 +1,7 @@
 use candle_core::{DType, Device, Tensor};
 
-use super::{BoxCoding, DecodeBoxesParams, DecodedBoxes, decode_boxes};
+use super::{DecodeBoxesParams, DecodedBoxes, decode_boxes};
+use crate::ops::support::box_coding::BoxCoding;
 use crate::ops::support::testing::values;
 
 const ANCHORS: [[f32; 4]; 3] =
@@ -25,7 +26,11 @@ fn run(codes: [[f32; 4]; 3], slots: &[(u32, u8)], coding: BoxCoding) -> DecodedB
 #[test]
 fn deltas_are_divided_by_their_weights() {
     let codes = [[10.0, 0.0, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0], [0.0; 4]];
-    let found = run(codes, &[(1, 1), (0, 1), (2, 1)], BoxCoding::Deltas([10.0, 10.0, 5.0, 5.0]));
+    let found = run(
+        codes,
+        &[(1, 1), (0, 1), (2, 1)],
+        BoxCoding::Deltas { weights: [10.0, 10.0, 5.0, 5.0] },
+    );
     let expected = [[10.0, 20.0, 30.0, 40.0], [10.0, 0.0, 20.0, 20.0], [0.0, 0.0, 8.0, 8.0]];
     assert_eq!(values(&found.boxes), expected.as_flattened());
 }
@@ -45,7 +50,8 @@ fn distances_are_measured_from_the_center() {
 #[test]
 fn empty_slots_and_infinite_corners_are_invalid_and_zero() {
     let codes = [[f32::NAN, 0.0, 0.0, 0.0], [f32::INFINITY, 0.0, 0.0, 0.0], [0.0; 4]];
-    let found = run(codes, &[(0, 1), (1, 1), (2, 0), (2, 1)], BoxCoding::Deltas([1.0; 4]));
+    let found =
+        run(codes, &[(0, 1), (1, 1), (2, 0), (2, 1)], BoxCoding::Deltas { weights: [1.0; 4] });
     assert_eq!(found.valid.to_vec2::<u8>().unwrap(), [[0, 0, 0, 1]]);
     assert_eq!(values(&found.boxes)[..12], [0.0; 12]);
 }
