@@ -92,9 +92,9 @@ fn proposals(criterion: &mut Criterion) {
                 stride_y: 800 / height,
                 stride_x: 1088 / width,
                 sizes: vec![size],
+                aspect_ratios: vec![0.5, 1.0, 2.0],
             })
             .collect(),
-        aspect_ratios: vec![0.5, 1.0, 2.0],
     };
     criterion.bench_function("anchor_grid", |bencher| {
         bencher.iter(|| anchor_grid(&grid, &Device::Cpu));

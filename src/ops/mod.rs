@@ -18,16 +18,22 @@
 //! | [`max_pool2d`] | largest value of each window |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
+//! | [`default_boxes`] | default boxes of all levels from shape scalars |
 //! | [`append_slots`] | the slots of one list after those of another |
 //! | [`assign`] | which object each box has found |
+//! | [`assign_points`] | which object each point of a pyramid has found |
 //! | [`random_bits`] | random numbers from a seed |
 //! | [`sample_boxes`] | boxes that a step of training learns from |
 //! | [`box_targets`] | labels and deltas of sampled boxes |
 //! | [`mask_targets`] | what the masks of sampled boxes should have been |
 //! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
+//! | [`dense losses`](focal_loss) | what predictions at every place of a pyramid cost: classes, boxes, centerness |
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
+//! | [`top_pairs`] | best (anchor, class) pairs of every level above a score |
+//! | [`top_per_class`] | best anchors of every class above a score |
+//! | [`decode_boxes`] | boxes of chosen (anchor, class) pairs |
 //! | [`nms`] | boxes that no better one of their group overlaps |
 //! | [`gather_rows`] | rows by index, of several tables at once |
 //! | [`gather_slots`] | rows by index, zero above the count |
@@ -41,12 +47,16 @@
 mod anchor_grid;
 mod append_slots;
 mod assign;
+mod assign_points;
 mod batch_norm;
 mod box_targets;
 mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
+mod decode_boxes;
 mod decode_proposals;
+mod default_boxes;
+mod dense_losses;
 mod gather_rows;
 mod gather_slots;
 mod global_avg_pool;
@@ -68,12 +78,15 @@ mod scale_channels;
 mod select_candidates;
 pub(crate) mod support;
 mod top_k;
+mod top_pairs;
+mod top_per_class;
 mod upload_arrays;
 mod upsample_add;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
 pub use append_slots::append_slots;
 pub use assign::{AssignParams, Unfound, assign};
+pub use assign_points::{AssignPointsParams, assign_points};
 pub use batch_norm::{BatchNormOutput, batch_norm};
 pub use box_targets::{BoxTargets, Objects, box_targets};
 pub use class_masks::{class_mask_logits, class_masks};
@@ -83,7 +96,13 @@ pub use conv_transpose2d::{
 pub use conv2d::{
     Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
 };
+pub use decode_boxes::{DecodeBoxesParams, DecodedBoxes, decode_boxes};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
+pub use default_boxes::{DefaultBoxLevel, DefaultBoxesParams, default_boxes};
+pub use dense_losses::{
+    BoxCost, DENSE_SMOOTH_L1_BETA, DenseBoxLossParams, DenseTruth, FOCAL_ALPHA, Normalization,
+    centerness_loss, dense_box_loss, focal_loss, hard_negative_loss,
+};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use global_avg_pool::global_avg_pool;
@@ -106,10 +125,14 @@ pub use scale_boxes::scale_boxes;
 pub use scale_channels::scale_channels;
 pub use select_candidates::{Candidates, SelectCandidatesParams, select_candidates};
 pub use support::activation::Activation;
+pub use support::box_coding::BoxCoding;
 pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
 pub use support::matches::{IGNORED_LABEL, Match};
+pub use support::pairs::Pairs;
 pub use top_k::{TopK, top_k};
+pub use top_pairs::{TopPairsParams, top_pairs};
+pub use top_per_class::{TopPerClassParams, top_per_class};
 pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;

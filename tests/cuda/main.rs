@@ -21,6 +21,7 @@ mod region_ops;
 #[cfg(feature = "train")]
 mod runs;
 mod sampling;
+mod selection;
 mod support;
 #[cfg(feature = "train")]
 mod training;
