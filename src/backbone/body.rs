@@ -4,6 +4,7 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+use super::mobilenet_v3::{MobileNetV3, MobileNetV3Config};
 use super::resnet::{ResNet, ResNetConfig};
 use crate::error::Result;
 use crate::section::Checks;
@@ -33,8 +34,11 @@ pub trait Body: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BodyConfig {
-    /// ResNet-18 to 152.
+    /// ResNet-18 to 152, ResNeXt and Wide ResNet.
     Resnet(ResNetConfig),
+    /// MobileNetV3-Large.
+    #[serde(rename = "mobilenet_v3_large")]
+    MobileNetV3Large(MobileNetV3Config),
 }
 
 impl BodyConfig {
@@ -45,6 +49,7 @@ impl BodyConfig {
     pub fn validate(&self, checks: &Checks) -> Result<()> {
         match self {
             Self::Resnet(config) => config.validate(checks),
+            Self::MobileNetV3Large(config) => config.validate(checks),
         }
     }
 
@@ -55,6 +60,7 @@ impl BodyConfig {
     pub fn build(&self, weights: &VarBuilder) -> Result<Box<dyn Body>> {
         Ok(match self {
             Self::Resnet(config) => Box::new(ResNet::load(weights, config)?),
+            Self::MobileNetV3Large(config) => Box::new(MobileNetV3::load(weights, config)?),
         })
     }
 
@@ -62,6 +68,7 @@ impl BodyConfig {
     pub fn stages(&self) -> Vec<Stage> {
         match self {
             Self::Resnet(config) => config.stages(),
+            Self::MobileNetV3Large(config) => config.stages(),
         }
     }
 
@@ -69,6 +76,7 @@ impl BodyConfig {
     pub fn parts(&self) -> Vec<Vec<String>> {
         match self {
             Self::Resnet(_) => ResNetConfig::parts(),
+            Self::MobileNetV3Large(config) => config.parts(),
         }
     }
 
@@ -76,6 +84,7 @@ impl BodyConfig {
     pub fn learn_norms(&mut self) {
         match self {
             Self::Resnet(config) => config.norm.learn(&mut config.norm_eps),
+            Self::MobileNetV3Large(config) => config.norm.learn(&mut config.norm_eps),
         }
     }
 
@@ -83,6 +92,7 @@ impl BodyConfig {
     pub fn as_resnet_mut(&mut self) -> Option<&mut ResNetConfig> {
         match self {
             Self::Resnet(config) => Some(config),
+            Self::MobileNetV3Large(_) => None,
         }
     }
 
@@ -90,6 +100,7 @@ impl BodyConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Resnet(config) => config.norm.fixed_at(""),
+            Self::MobileNetV3Large(config) => config.norm.fixed_at(""),
         }
     }
 }

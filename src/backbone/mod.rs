@@ -5,6 +5,7 @@
 
 mod body;
 mod fpn;
+mod mobilenet_v3;
 mod neck;
 mod resnet;
 
@@ -13,6 +14,7 @@ use candle_nn::VarBuilder;
 
 pub use body::{Body, BodyConfig, Stage};
 pub use fpn::{ExtraLevel, FeaturePyramid, FpnConfig};
+pub use mobilenet_v3::{MobileNetV3, MobileNetV3Config};
 pub use neck::{Neck, NeckConfig};
 pub use resnet::{ResNet, ResNetConfig};
 

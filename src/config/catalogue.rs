@@ -9,6 +9,14 @@ const MODELS: &[(&str, &str)] = &[
     ("maskrcnn_resnet50_fpn_v2", include_str!("../../models/maskrcnn_resnet50_fpn_v2.toml")),
     ("fasterrcnn_resnet50_fpn", include_str!("../../models/fasterrcnn_resnet50_fpn.toml")),
     ("fasterrcnn_resnet50_fpn_v2", include_str!("../../models/fasterrcnn_resnet50_fpn_v2.toml")),
+    (
+        "fasterrcnn_mobilenet_v3_large_fpn",
+        include_str!("../../models/fasterrcnn_mobilenet_v3_large_fpn.toml"),
+    ),
+    (
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        include_str!("../../models/fasterrcnn_mobilenet_v3_large_320_fpn.toml"),
+    ),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 

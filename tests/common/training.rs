@@ -45,7 +45,7 @@ impl Reference {
         let training = &mut config.architecture.as_rcnn_mut().unwrap().training;
         training.rpn.samples_per_image = 48;
         (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
-            if self.name == "tiny_r18" { (40, 50) } else { (12, 20) };
+            if self.name == "tiny_r50_v2" { (12, 20) } else { (40, 50) };
         training.roi.samples_per_image = 32;
         edit(&mut config);
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
@@ -74,23 +74,30 @@ impl Reference {
         let tensor = |key: &str| &self.tensors[&format!("{case}/target.{key}.{image}")];
         let boxes = values(tensor("boxes"));
         let boxes = boxes.as_chunks::<4>().0.iter();
-        let (n, height, width) = tensor("masks").dims3().unwrap();
-        let bitmaps: Vec<u8> = tensor("masks").flatten_all().unwrap().to_vec1().unwrap();
-        let planes = bitmaps.chunks_exact(height * width).take(n);
-        let bitmap = |plane: &[u8]| {
-            image::GrayImage::from_vec(width as u32, height as u32, plane.to_vec()).unwrap()
-        };
+        let masks = self.tensors.get(&format!("{case}/target.masks.{image}"));
         Target {
             image_id: image as u64,
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
-            masks: planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect(),
+            masks: masks.map(run_lengths).unwrap_or_default(),
         }
     }
 
     fn loss(&self, case: &str, name: &str) -> f32 {
-        values(&self.tensors[&format!("{case}/{name}")])[0]
+        let found = self.tensors.get(&format!("{case}/loss.{name}"));
+        values(found.unwrap_or_else(|| &self.tensors[&format!("{case}/{name}")]))[0]
     }
+}
+
+/// Of bitmaps `[n, H, W]`.
+fn run_lengths(masks: &Tensor) -> Vec<Rle> {
+    let (n, height, width) = masks.dims3().unwrap();
+    let bitmaps: Vec<u8> = masks.flatten_all().unwrap().to_vec1().unwrap();
+    let planes = bitmaps.chunks_exact(height * width).take(n);
+    let bitmap = |plane: &[u8]| {
+        image::GrayImage::from_vec(width as u32, height as u32, plane.to_vec()).unwrap()
+    };
+    planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect()
 }
 
 /// Gives what the reference chose the lowest priorities. A reference that was offered other boxes has other losses.
@@ -126,6 +133,12 @@ impl Sampler for ReferenceSampler<'_> {
 /// A step from the reference's samples, whose losses must be the reference's.
 pub fn compare(reference: &Reference, case: &str, device: &Device) -> (Network, Losses, Gradients) {
     let network = reference.network(device, 5);
+    let (losses, gradients) = compare_step(&network, reference, case);
+    (network, losses, gradients)
+}
+
+/// A step of a network from the reference's samples, whose losses must be the reference's.
+pub fn compare_step(network: &Network, reference: &Reference, case: &str) -> (Losses, Gradients) {
     let mut sampler = ReferenceSampler { reference, case };
     let evaluated = network.evaluate(&reference.batch(case), &mut sampler).unwrap();
     let losses = evaluated.losses().unwrap();
@@ -135,7 +148,7 @@ pub fn compare(reference: &Reference, case: &str, device: &Device) -> (Network, 
         assert!(difference <= LOSS_TOLERANCE * expected, "{case} {name}: {found} {expected}");
     }
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
-    (network, losses, gradients)
+    (losses, gradients)
 }
 
 #[track_caller]
