@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::{Architecture, Foundation};
+use crate::dense::{Ssd, SsdConfig};
 use crate::error::Result;
 use crate::rcnn::{GeneralizedRcnn, HeadConstructor, RcnnConfig};
 use crate::section::Checks;
@@ -14,6 +15,8 @@ use crate::structures::{FeatureLevel, MaskUse};
 pub enum ArchitectureConfig {
     /// A two-stage detector.
     Rcnn(RcnnConfig),
+    /// SSD and SSDLite.
+    Ssd(SsdConfig),
     /// One of the user's own, whose settings are not looked at.
     Custom(CustomConfig),
 }
@@ -36,6 +39,7 @@ impl ArchitectureConfig {
     pub fn validate(&self, levels: &[FeatureLevel], checks: &Checks) -> Result<()> {
         match self {
             Self::Rcnn(config) => config.validate(levels, checks),
+            Self::Ssd(config) => config.validate(levels, checks),
             Self::Custom(_) => Ok(()),
         }
     }
@@ -52,6 +56,7 @@ impl ArchitectureConfig {
     ) -> Result<Box<dyn Architecture>> {
         match self {
             Self::Rcnn(config) => Ok(Box::new(GeneralizedRcnn::load(foundation, config, heads)?)),
+            Self::Ssd(config) => Ok(Box::new(Ssd::load(foundation, config)?)),
             Self::Custom(_) => Err(Checks::new("the model").fault(
                 "architecture.kind",
                 "`custom`",
@@ -72,6 +77,7 @@ impl ArchitectureConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Rcnn(config) => config.fixed_norms(),
+            Self::Ssd(config) => config.fixed_norms(),
             Self::Custom(_) => Vec::new(),
         }
     }
@@ -88,6 +94,13 @@ impl ArchitectureConfig {
     pub fn as_rcnn_mut(&mut self) -> Option<&mut RcnnConfig> {
         match self {
             Self::Rcnn(config) => Some(config),
+            _ => None,
+        }
+    }
+    /// The settings of an SSD, to be changed.
+    pub fn as_ssd_mut(&mut self) -> Option<&mut SsdConfig> {
+        match self {
+            Self::Ssd(config) => Some(config),
             _ => None,
         }
     }

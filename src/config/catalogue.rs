@@ -17,6 +17,11 @@ const MODELS: &[(&str, &str)] = &[
         "fasterrcnn_mobilenet_v3_large_320_fpn",
         include_str!("../../models/fasterrcnn_mobilenet_v3_large_320_fpn.toml"),
     ),
+    ("ssd300_vgg16", include_str!("../../models/ssd300_vgg16.toml")),
+    (
+        "ssdlite320_mobilenet_v3_large",
+        include_str!("../../models/ssdlite320_mobilenet_v3_large.toml"),
+    ),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 

@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 
 use super::get_f32;
-use super::initial::Initial;
+use super::initial::{Fans, Initial};
 use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
 use crate::ops::{
@@ -225,8 +225,9 @@ impl Conv2d {
 
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     let ConvShape { out_channels, kernel, initial, .. } = shape;
-    let dims = (out_channels, shape.group_inputs(), kernel, kernel);
-    get_f32(weights, dims, "weight", initial.weight())
+    let (inputs, window) = (shape.group_inputs(), kernel * kernel);
+    let fans = Fans { inputs: inputs * window, outputs: out_channels * window };
+    get_f32(weights, (out_channels, inputs, kernel, kernel), "weight", initial.weight(fans))
 }
 
 /// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
@@ -257,7 +258,9 @@ impl ConvTranspose2d {
         activation: Activation,
     ) -> Result<Self> {
         let dims = (in_channels, out_channels, 2, 2);
-        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight())?;
+        // As torch sees the axes.
+        let fans = Fans { inputs: 4 * out_channels, outputs: 4 * in_channels };
+        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight(fans))?;
         // Torch takes the second axis for the inputs, here as elsewhere.
         let bias = Initial::Default.bias(4 * out_channels);
         let bias = get_f32(weights, out_channels, "bias", bias)?;

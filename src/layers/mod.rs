@@ -15,6 +15,7 @@ mod norm;
 
 pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
 pub use group_norm::GroupNorm;
+pub(crate) use initial::Fans;
 pub use initial::Initial;
 pub use linear::Linear;
 pub use norm::{Norm, NormAt};
