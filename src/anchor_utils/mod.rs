@@ -5,6 +5,8 @@
 
 mod default_boxes;
 mod generator;
+mod rows;
 
 pub use default_boxes::DefaultBoxGenerator;
 pub use generator::{AnchorGenerator, AnchorsConfig};
+pub use rows::per_anchor;

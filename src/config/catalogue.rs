@@ -17,6 +17,8 @@ const MODELS: &[(&str, &str)] = &[
         "fasterrcnn_mobilenet_v3_large_320_fpn",
         include_str!("../../models/fasterrcnn_mobilenet_v3_large_320_fpn.toml"),
     ),
+    ("retinanet_resnet50_fpn", include_str!("../../models/retinanet_resnet50_fpn.toml")),
+    ("retinanet_resnet50_fpn_v2", include_str!("../../models/retinanet_resnet50_fpn_v2.toml")),
     ("ssd300_vgg16", include_str!("../../models/ssd300_vgg16.toml")),
     (
         "ssdlite320_mobilenet_v3_large",

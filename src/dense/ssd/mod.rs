@@ -113,8 +113,7 @@ impl Architecture for Ssd {
         };
         let pairs = top_per_class(&by_ref(&logits), &params)?;
         let deltas = per_anchor(&bbox_regression, &[4])?;
-        let regression =
-            Regression { anchors: &anchors, levels: &deltas, coding: self.coding };
+        let regression = Regression { anchors: &anchors, levels: &deltas, coding: self.coding };
         let instances = instances(&pairs, &regression, geometry, config)?;
         Ok(Detected { instances, extras: BTreeMap::new() })
     }
