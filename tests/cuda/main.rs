@@ -6,10 +6,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod convs;
 mod counters;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
+mod instance_norms;
 mod losses;
 mod mask_targets;
 mod norms;
@@ -19,6 +21,7 @@ mod region_ops;
 #[cfg(feature = "train")]
 mod runs;
 mod sampling;
+mod selection;
 mod support;
 #[cfg(feature = "train")]
 mod training;

@@ -57,8 +57,10 @@ fn assign(boxes: &[[f32; 4]], objects: &[[f32; 4]], params: &AssignParams) -> Ve
             }
         })
         .collect();
-    if params.unfound == Unfound::GivenToBestBoxes {
-        give_to_best_boxes(&mut matches, boxes, objects, &nearest);
+    match params.unfound {
+        Unfound::Dropped => {}
+        Unfound::GivenToBestBoxes => give_to_best_boxes(&mut matches, boxes, objects, &nearest),
+        Unfound::EachToItsBestBox => give_each_to_its_best_box(&mut matches, boxes, objects),
     }
     matches
 }
@@ -115,4 +117,23 @@ fn best_of_objects(boxes: &[[f32; 4]], objects: &[[f32; 4]]) -> Vec<f32> {
             objects.iter().map(best).collect()
         })
         .reduce(|| vec![0.0; objects.len()], larger)
+}
+
+fn give_each_to_its_best_box(matches: &mut [Match], boxes: &[[f32; 4]], objects: &[[f32; 4]]) {
+    let best_box = |object: &[f32; 4]| {
+        let mut best = (None, 0f32);
+        for (index, corners) in boxes.iter().enumerate() {
+            let overlap = iou(*object, *corners);
+            if overlap > best.1 {
+                best = (Some(index), overlap);
+            }
+        }
+        best.0
+    };
+    let best: Vec<Option<usize>> = objects.par_iter().map(best_box).collect();
+    for (object, index) in (0..).zip(best) {
+        if let Some(index) = index {
+            matches[index] = Match::Object(object);
+        }
+    }
 }

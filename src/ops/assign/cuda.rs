@@ -55,11 +55,25 @@ pub(super) fn run(
         negative_iou: params.negative_iou,
     };
     let best = match params.unfound {
-        Unfound::Dropped => None,
+        Unfound::Dropped | Unfound::EachToItsBestBox => None,
         Unfound::GivenToBestBoxes => Some(best_of_objects(device, argument, plan)?),
     };
     let argument = Assign { best: best.as_ref().map_or(0, Output::pointer), ..argument };
     launch!(device, ASSIGN, "assign", Grid::over_rows(plan.boxes, plan.images), argument);
+    if params.unfound == Unfound::EachToItsBestBox {
+        let owned = Output::<u32>::new(device, plan.images * plan.objects)?;
+        let argument = Assign { best: owned.pointer(), ..argument };
+        let grid = Grid::blocks((plan.objects, plan.images), BEST_THREADS);
+        launch!(device, ASSIGN, "assign_best_box", grid, argument);
+        launch!(
+            device,
+            ASSIGN,
+            "assign_give",
+            Grid::over(plan.images),
+            argument,
+            plan.images as u32
+        );
+    }
     Ok(codes.into_tensor((plan.images, plan.boxes)))
 }
 

@@ -11,7 +11,7 @@ struct Assign {
     const unsigned* box_counts;  // or null: all are valid
     const float* objects;
     const unsigned* object_counts;
-    float* best;  // [N, G], or null: objects are dropped
+    float* best;  // [N, G], or null: objects are dropped; of assign_best_box, unsigned indices of boxes
     unsigned* codes;
     unsigned long long box_stride;  // boxes from one image to the next
     unsigned n_boxes;
@@ -73,5 +73,49 @@ extern "C" __global__ void assign(const Assign a) {
         code = IGNORED;
     } else {
         code = BACKGROUND;
+    }
+}
+
+// The first of the boxes that overlap an object most, n_boxes where none does. grid: (objects, images)
+extern "C" __global__ void __launch_bounds__(BEST_THREADS) assign_best_box(const Assign a) {
+    __shared__ float overlaps[BEST_THREADS];
+    __shared__ unsigned indices[BEST_THREADS];
+    unsigned image = blockIdx.y;
+    size_t place = (size_t)image * a.n_objects + blockIdx.x;
+    Box object = load_box(a.objects, place);
+    const float* boxes = a.boxes + 4 * image * a.box_stride;
+    unsigned n = blockIdx.x < a.object_counts[image] ? valid_boxes(a, image) : 0;
+    float best = 0.f;
+    unsigned index = a.n_boxes;
+    for (unsigned i = threadIdx.x; i < n; i += BEST_THREADS) {
+        float found = iou(object, load_box(boxes, i));
+        if (found > best) {
+            best = found;
+            index = i;
+        }
+    }
+    overlaps[threadIdx.x] = best;
+    indices[threadIdx.x] = index;
+    for (unsigned width = BEST_THREADS / 2; width > 0; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x >= width) continue;
+        float other = overlaps[threadIdx.x + width];
+        unsigned other_index = indices[threadIdx.x + width];
+        if (other > best || (other == best && other_index < index)) {
+            overlaps[threadIdx.x] = best = other;
+            indices[threadIdx.x] = index = other_index;
+        }
+    }
+    if (threadIdx.x == 0) reinterpret_cast<unsigned*>(a.best)[place] = index;
+}
+
+// Objects in order, so that the last one has a box that several want. A thread per image.
+extern "C" __global__ void assign_give(const Assign a, unsigned images) {
+    unsigned image = blockIdx.x * blockDim.x + threadIdx.x;
+    if (image >= images) return;
+    const unsigned* best = reinterpret_cast<const unsigned*>(a.best) + (size_t)image * a.n_objects;
+    unsigned n = min(a.object_counts[image], a.n_objects);
+    for (unsigned object = 0; object < n; object++) {
+        if (best[object] < a.n_boxes) a.codes[(size_t)image * a.n_boxes + best[object]] = FIRST_OBJECT + object;
     }
 }

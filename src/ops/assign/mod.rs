@@ -37,6 +37,9 @@ pub enum Unfound {
     /// The boxes that overlap an object most, all of them if several do equally, have found something, however little
     /// they overlap: not necessarily that object, but the one that they themselves overlap most.
     GivenToBestBoxes,
+    /// Every object is given to the one box that overlaps it most, the first of several, whatever else that box has found; a
+    /// box that is best for several objects has found the last of them (torchvision's `SSDMatcher`).
+    EachToItsBestBox,
 }
 
 /// Lengths of the axes.
@@ -61,7 +64,7 @@ struct Plan {
 /// | returns | `[N, B]`, see [`Match::code`](super::Match::code) | u32 | |
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool; CUDA in one launch, two where objects are given to boxes. O(N·B·G) time;
+/// CPU, on the threads of the current rayon pool; CUDA in one launch, two or three where objects are given to boxes. O(N·B·G) time;
 /// memory for one number per box and one per object, never for a matrix of all pairs.
 ///
 /// # Gradients
@@ -71,7 +74,7 @@ struct Plan {
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType),
 /// [`Error::Device`](crate::Error::Device) or [`Error::Unsupported`](crate::Error::Unsupported).
 ///
-/// Reference: torchvision `models/detection/_utils.py`, `Matcher`; Ren et al., arXiv:1506.01497, section 3.1.2.
+/// Reference: torchvision `models/detection/_utils.py`, `Matcher` and `SSDMatcher`; Ren et al., arXiv:1506.01497, section 3.1.2.
 pub fn assign(
     boxes: BoxSet<'_>,
     objects: &Tensor,

@@ -11,7 +11,7 @@ pub(super) fn assign(
     let matrix: Vec<Vec<f32>> =
         objects.iter().map(|o| boxes.iter().map(|b| iou(*o, *b)).collect()).collect();
     let best_of = |row: &Vec<f32>| row.iter().copied().fold(0f32, f32::max);
-    (0..boxes.len())
+    let mut matches: Vec<Match> = (0..boxes.len())
         .map(|b| {
             let (mut object, mut overlap) = (0, -1f32);
             for (o, row) in matrix.iter().enumerate() {
@@ -30,5 +30,12 @@ pub(super) fn assign(
                 Match::Ignored
             }
         })
-        .collect()
+        .collect();
+    if params.unfound == Unfound::EachToItsBestBox {
+        for (o, row) in matrix.iter().enumerate().filter(|(_, row)| best_of(row) > 0.0) {
+            let best = row.iter().position(|overlap| *overlap == best_of(row)).unwrap();
+            matches[best] = Match::Object(o as u32);
+        }
+    }
+    matches
 }

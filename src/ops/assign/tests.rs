@@ -7,6 +7,10 @@ const RPN: AssignParams =
 const ROI: AssignParams =
     AssignParams { positive_iou: 0.5, negative_iou: 0.5, unfound: Unfound::Dropped };
 
+const RETINANET: AssignParams =
+    AssignParams { positive_iou: 0.5, negative_iou: 0.4, unfound: Unfound::GivenToBestBoxes };
+const SSD: AssignParams = AssignParams { unfound: Unfound::EachToItsBestBox, ..ROI };
+
 fn corners(boxes: &[[f32; 4]], dims: &[usize]) -> Tensor {
     Tensor::from_vec(boxes.as_flattened().to_vec(), dims, &Device::Cpu).unwrap()
 }
@@ -68,6 +72,19 @@ fn all_best_boxes_of_an_object_find_something() {
 }
 
 #[test]
+fn each_object_is_given_to_its_best_box() {
+    let objects = [WIDE, [0.0, 0.0, 300.0, 1.0], [0.0, 0.0, 1.0, 1.0]];
+    let boxes =
+        [overlapping(200.0), [800.0, 0.0, 1000.0, 1.0], overlapping(290.0), overlapping(280.0)];
+    let found = assigned(&boxes, &objects, &SSD);
+    // Object 0 has its largest IoU with box 2, as object 1 does, which comes later; object 2's best is box 0.
+    let expected = [Match::Object(2), Match::Background, Match::Object(1), Match::Object(1)];
+    assert_eq!(found, expected);
+    let far = [5000.0, 5000.0, 5010.0, 5010.0];
+    assert_eq!(assigned(&boxes, &[far], &SSD), [Match::Background; 4]);
+}
+
+#[test]
 fn an_object_far_from_all_boxes_is_given_to_none() {
     let far = [5000.0, 5000.0, 5010.0, 5010.0];
     let boxes = [overlapping(200.0), overlapping(900.0)];
@@ -85,7 +102,7 @@ fn without_objects_all_is_background() {
 #[test]
 fn tasks_agree_with_the_matrix() {
     let mut random = Random::new(5);
-    for params in [RPN, ROI] {
+    for params in [RPN, ROI, SSD] {
         let boxes = random.boxes(3 * CHUNK + 77, 300.0, 200.0);
         let objects = random.boxes(9, 300.0, 200.0);
         let found = assigned(&boxes, &objects, &params);
@@ -104,7 +121,7 @@ fn images_are_apart() {
     let (valid, present) = ([40, 17, 0], [5, 0, 3]);
     let set = BoxSet::PerImage { boxes: &corners(&boxes, &[3, 40, 4]), counts: &counts(&valid) };
     let objects_tensor = corners(&objects, &[3, 5, 4]);
-    for params in [RPN, ROI] {
+    for params in [RPN, ROI, SSD] {
         let found = assign(set, &objects_tensor, &counts(&present), &params).unwrap();
         for image in 0..3 {
             let boxes = &boxes[40 * image..][..valid[image] as usize];
@@ -129,6 +146,22 @@ fn matches_are_the_references() {
         assert_eq!(found, expected, "{name}");
         assert!(expected.contains(&1) && expected.iter().any(|found| *found > 1));
         assert_eq!(expected.contains(&0), name == "rpn");
+    }
+}
+
+#[test]
+fn matches_of_one_stage_detectors_are_the_references() {
+    let tensors = fixture("dense_losses.safetensors");
+    let rows = |key: &str| values(&tensors[key]).as_chunks::<4>().0.to_vec();
+    for (name, params) in [("retinanet", RETINANET), ("ssd", SSD)] {
+        let boxes = rows(&format!("{name}/anchors"));
+        for image in 0..3 {
+            let objects = rows(&format!("objects/boxes.{image}"));
+            let found: Vec<u32> =
+                assigned(&boxes, &objects, &params).into_iter().map(Match::code).collect();
+            let expected = tensors[&format!("{name}/matches")].get(image).unwrap();
+            assert_eq!(found, expected.to_vec1::<u32>().unwrap(), "{name} {image}");
+        }
     }
 }
 

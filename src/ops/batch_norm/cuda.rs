@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::running::Blend;
+use super::plan::Blend;
 use super::{Known, OP, Plan};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
@@ -68,7 +68,7 @@ struct Norm {
     sums: u64,
     factors: u64,
     eps: f64,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn run(
         sums: sums.pointer(),
         factors: factors.pointer(),
         eps,
-        relu: u32::from(activation == Activation::Relu),
+        activation: activation.code(),
         unused: 0,
     };
     for (kernel, threads) in [

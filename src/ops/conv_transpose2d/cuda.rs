@@ -45,7 +45,7 @@ struct Spread {
     out: u64,
     first_pixel: u32,
     width: u32,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(
             out,
             first_pixel: first as u32,
             width: width as u32,
-            relu: u32::from(activation == Activation::Relu),
+            activation: activation.code(),
             unused: 0,
         };
         let kernel = for_dtype!("conv_transpose2d", dtype);

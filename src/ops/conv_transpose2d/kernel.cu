@@ -13,7 +13,7 @@ struct Spread {
     // Of the first input pixel, in those of all images.
     unsigned first_pixel;
     unsigned width;
-    unsigned relu;
+    unsigned activation;
     unsigned unused;
 };
 
@@ -37,8 +37,7 @@ __device__ __forceinline__ void spread_packs(const Spread& a) {
         load<N>(a.bias + channel, bias);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            float value = values[i] + bias[i];
-            values[i] = a.relu ? relu(value) : value;
+            values[i] = activate(values[i] + bias[i], a.activation);
         }
         store<N>(static_cast<T*>(a.out) + target + channel, values);
     });

@@ -19,6 +19,7 @@ use half::bf16;
 use super::support::activation::Activation;
 use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
 use super::support::cpu::element::Element;
+use super::support::cpu::elementwise::{activate, is_apart};
 use super::support::isa::Isa;
 use crate::error::Result;
 
@@ -168,6 +169,9 @@ pub fn conv_transpose2d(
     weights: &PreparedConvTranspose2d,
     activation: Activation,
 ) -> Result<Tensor> {
+    if is_apart(activation, &[input]) {
+        return activate(OP, &conv_transpose2d(input, weights, Activation::None)?, activation);
+    }
     let output = run(input, weights, activation)?;
     train::record_prepared(input, weights, activation, output)
 }

@@ -30,7 +30,5 @@ pub(super) fn conv_transpose2d(
             }
         }
     }
-    out.iter()
-        .map(|&v| if activation == Activation::Relu { v.max(0.0) } else { v } as f32)
-        .collect()
+    out.iter().map(|&v| activation.exact(v) as f32).collect()
 }

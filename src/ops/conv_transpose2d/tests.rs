@@ -14,7 +14,7 @@ fn agrees_with_the_definition() {
         ([3, 14, 13, 64], 32),
         ([1, 4, 9, 33], 40),
     ] {
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             let mut random = Random::new(13);
             let input = random.tensor(&dims);
             let weight = random.tensor(&[dims[3], outputs, 2, 2]);

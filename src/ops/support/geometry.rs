@@ -31,6 +31,23 @@ pub(crate) fn decode(deltas: [f32; 4], reference: [f32; 4], weights: [f32; 4]) -
     [new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height]
 }
 
+/// Moves the sides of a box away from a reference's center, by distances `[left, top, right, bottom]` in units of the
+/// reference's sides.
+///
+/// Reference: torchvision `models/detection/_utils.py`, `BoxLinearCoder.decode`; Tian et al. 2019, section 3.1.
+pub(crate) fn decode_distances(distances: [f32; 4], reference: [f32; 4]) -> [f32; 4] {
+    let center_x = 0.5 * (reference[0] + reference[2]);
+    let center_y = 0.5 * (reference[1] + reference[3]);
+    let width = reference[2] - reference[0];
+    let height = reference[3] - reference[1];
+    [
+        center_x - distances[0] * width,
+        center_y - distances[1] * height,
+        center_x + distances[2] * width,
+        center_y + distances[3] * height,
+    ]
+}
+
 /// The deltas, multiplied by `weights`, that turn `reference` into `target`: the inverse of decoding.
 ///
 /// Both boxes are xyxy in one unit and have positive sides; others give infinite or NaN deltas.
@@ -79,6 +96,59 @@ pub(crate) fn clip_usable(raw: [f32; 4], size: (usize, usize), min_side: f32) ->
 /// Whether all corners are finite and both sides have at least `min_side` pixels.
 fn is_usable(b: [f32; 4], min_side: f32) -> bool {
     b.iter().all(|c| c.is_finite()) && b[2] - b[0] >= min_side && b[3] - b[1] >= min_side
+}
+
+/// Keeps denominators of [`giou_loss`] from being zero; the reference's.
+const GIOU_EPSILON: f64 = 1e-7;
+
+/// One less the generalized IoU of a predicted and a wanted box, and its derivative by each predicted corner.
+///
+/// With the intersection i, the union u and the area c of the smallest box around both:
+/// `1 − i / (u + ε) + (c − u) / (c + ε)`. Where a predicted side lies on a wanted one, the derivative is the mean of both
+/// sides', as the reference's.
+///
+/// Reference: torchvision `ops/giou_loss.py`; Rezatofighi et al., arXiv:1902.09630.
+pub(crate) fn giou_loss(predicted: [f64; 4], target: [f64; 4]) -> (f64, [f64; 4]) {
+    let [p, t] = [predicted, target];
+    let sides = |b: [f64; 4]| (b[2] - b[0], b[3] - b[1]);
+    let (width, height) = sides(p);
+    let (target_width, target_height) = sides(t);
+    let (common_width, common_height) =
+        sides([p[0].max(t[0]), p[1].max(t[1]), p[2].min(t[2]), p[3].min(t[3])]);
+    let overlaps = common_width > 0.0 && common_height > 0.0;
+    let intersection = if overlaps { common_width * common_height } else { 0.0 };
+    let union = width * height + target_width * target_height - intersection;
+    let (whole_width, whole_height) =
+        sides([p[0].min(t[0]), p[1].min(t[1]), p[2].max(t[2]), p[3].max(t[3])]);
+    let (of_union, of_whole) = (union + GIOU_EPSILON, whole_width * whole_height + GIOU_EPSILON);
+    let loss = 1.0 - intersection / of_union + (of_whole - of_union) / of_whole;
+
+    // How the predicted area, the intersection and the whole grow with each corner.
+    let area = [-height, -width, height, width];
+    let common = [-common_height, -common_width, common_height, common_width];
+    let whole = [-whole_height, -whole_width, whole_height, whole_width];
+    let mut slopes = [0.0; 4];
+    for side in 0..4 {
+        let (a, b) = if side < 2 { (p[side], t[side]) } else { (t[side], p[side]) };
+        let inner = share_above(a, b);
+        let of_intersection = if overlaps { common[side] * inner } else { 0.0 };
+        let growth = area[side] - of_intersection;
+        slopes[side] = -of_intersection / of_union
+            + growth * (intersection / (of_union * of_union) - 1.0 / of_whole)
+            + whole[side] * (1.0 - inner) * of_union / (of_whole * of_whole);
+    }
+    (loss, slopes)
+}
+
+/// The part of `max(a, b)` that is `a`'s.
+fn share_above(a: f64, b: f64) -> f64 {
+    if a > b {
+        1.0
+    } else if a == b {
+        0.5
+    } else {
+        0.0
+    }
 }
 
 /// `1 / (1 + e^−x)`.

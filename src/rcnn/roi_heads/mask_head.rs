@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, Norm, get_f32};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Fans, Initial, Norm, get_f32};
 use crate::ops::{Activation, FilledRows, class_mask_logits, class_masks, mask_loss, mask_targets};
 use crate::section::Checks;
 use crate::structures::{
@@ -73,13 +73,7 @@ impl MaskHead {
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
             let weights = weights.pp("mask_head").pp(index);
-            let shape = ConvShape {
-                in_channels: channels,
-                out_channels,
-                kernel: 3,
-                stride: 1,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = ConvShape::new((channels, out_channels), 3, Initial::BeforeRelu);
             convs.push(match config.norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::Relu)?,
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
@@ -104,7 +98,7 @@ impl MaskHead {
                 &filters,
                 (num_classes, enlarged, 1, 1),
                 "weight",
-                Initial::BeforeRelu.weight(),
+                Initial::BeforeRelu.weight(Fans { inputs: enlarged, outputs: num_classes }),
             )?,
             class_biases: get_f32(&filters, num_classes, "bias", Initial::Default.bias(enlarged))?,
         })

@@ -54,6 +54,20 @@ __device__ __forceinline__ Box decode(Box d, Box reference, float4 weights) {
     return {new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height};
 }
 
+// Distances in `d` are left, top, right, bottom, in units of the reference's sides.
+__device__ __forceinline__ Box decode_distances(Box d, Box reference) {
+    float center_x = 0.5f * (reference.x1 + reference.x2);
+    float center_y = 0.5f * (reference.y1 + reference.y2);
+    float width = reference.x2 - reference.x1;
+    float height = reference.y2 - reference.y1;
+    return {
+        center_x - d.x1 * width,
+        center_y - d.y1 * height,
+        center_x + d.x2 * width,
+        center_y + d.y2 * height,
+    };
+}
+
 // The deltas, times `weights`, that turn `reference` into `target`.
 __device__ __forceinline__ Box encode(Box target, Box reference, float4 weights) {
     float width = reference.x2 - reference.x1;
@@ -86,3 +100,91 @@ __device__ __forceinline__ bool clip_usable(Box& b, float height, float width, f
 __device__ __forceinline__ float sigmoid(float x) {
     return 1.f / (1.f + expf(-x));
 }
+
+// The part of max(a, b) that is a's.
+__device__ __forceinline__ double share_above(double a, double b) {
+    return a > b ? 1. : a == b ? 0.5 : 0.;
+}
+
+// One less the generalized IoU of a predicted and a wanted box, and its derivatives by the predicted corners.
+__device__ __forceinline__ double giou_loss(const double* p, const double* t, double* slopes) {
+    const double epsilon = 1e-7;
+    double width = p[2] - p[0], height = p[3] - p[1];
+    double common_width = fmin(p[2], t[2]) - fmax(p[0], t[0]), common_height = fmin(p[3], t[3]) - fmax(p[1], t[1]);
+    bool overlaps = common_width > 0. && common_height > 0.;
+    double intersection = overlaps ? common_width * common_height : 0.;
+    double all = width * height + (t[2] - t[0]) * (t[3] - t[1]) - intersection;
+    double whole_width = fmax(p[2], t[2]) - fmin(p[0], t[0]), whole_height = fmax(p[3], t[3]) - fmin(p[1], t[1]);
+    double of_union = all + epsilon, of_whole = whole_width * whole_height + epsilon;
+    double area[4] = {-height, -width, height, width};
+    double common[4] = {-common_height, -common_width, common_height, common_width};
+    double whole[4] = {-whole_height, -whole_width, whole_height, whole_width};
+    for (unsigned side = 0; side < 4; side++) {
+        double inner = side < 2 ? share_above(p[side], t[side]) : share_above(t[side], p[side]);
+        double of_intersection = overlaps ? common[side] * inner : 0.;
+        double growth = area[side] - of_intersection;
+        slopes[side] = -of_intersection / of_union + growth * (intersection / (of_union * of_union) - 1. / of_whole)
+            + whole[side] * (1. - inner) * of_union / (of_whole * of_whole);
+    }
+    return 1. - intersection / of_union + (of_whole - of_union) / of_whole;
+}
+
+// Distances from the center of a reference box to the sides of a target, in sides of the reference.
+__device__ __forceinline__ Box distances(Box target, Box reference) {
+    float width = reference.x2 - reference.x1, height = reference.y2 - reference.y1;
+    float x = 0.5f * (reference.x1 + reference.x2), y = 0.5f * (reference.y1 + reference.y2);
+    return {(x - target.x1) / width, (y - target.y1) / height, (target.x2 - x) / width, (target.y2 - y) / height};
+}
+
+// How four predicted values describe a box; the twin of box_coding.rs.
+struct BoxCoding {
+    unsigned by_distances;
+    float weights[4];
+
+    __device__ __forceinline__ Box encode(Box target, Box reference) const {
+        if (by_distances) return distances(target, reference);
+        return ::encode(target, reference, make_float4(weights[0], weights[1], weights[2], weights[3]));
+    }
+
+    __device__ __forceinline__ void decode(const float* values, Box reference, double* corners) const {
+        double x = 0.5 * ((double)reference.x1 + reference.x2), y = 0.5 * ((double)reference.y1 + reference.y2);
+        double width = (double)reference.x2 - reference.x1, height = (double)reference.y2 - reference.y1;
+        if (by_distances) {
+            corners[0] = x - values[0] * width;
+            corners[1] = y - values[1] * height;
+            corners[2] = x + values[2] * width;
+            corners[3] = y + values[3] * height;
+            return;
+        }
+        double dw = (double)values[2] / weights[2], dh = (double)values[3] / weights[3];
+        double half_width = 0.5 * (exp(dw > MAX_LOG_SCALE ? (double)MAX_LOG_SCALE : dw) * width);
+        double half_height = 0.5 * (exp(dh > MAX_LOG_SCALE ? (double)MAX_LOG_SCALE : dh) * height);
+        x += (double)values[0] / weights[0] * width;
+        y += (double)values[1] / weights[1] * height;
+        corners[0] = x - half_width;
+        corners[1] = y - half_height;
+        corners[2] = x + half_width;
+        corners[3] = y + half_height;
+    }
+
+    // The derivatives by the values, from those by the corners.
+    __device__ __forceinline__ void slopes(const float* values, Box reference, const double* by_corner,
+                                           double* by_value) const {
+        double width = (double)reference.x2 - reference.x1, height = (double)reference.y2 - reference.y1;
+        if (by_distances) {
+            by_value[0] = -by_corner[0] * width;
+            by_value[1] = -by_corner[1] * height;
+            by_value[2] = by_corner[2] * width;
+            by_value[3] = by_corner[3] * height;
+            return;
+        }
+        double dw = (double)values[2] / weights[2], dh = (double)values[3] / weights[3];
+        by_value[0] = (by_corner[0] + by_corner[2]) * width / weights[0];
+        by_value[1] = (by_corner[1] + by_corner[3]) * height / weights[1];
+        // Above the cap nothing grows.
+        double growth = dw > MAX_LOG_SCALE ? 0. : exp(dw);
+        by_value[2] = (by_corner[2] - by_corner[0]) * 0.5 * width * growth / weights[2];
+        growth = dh > MAX_LOG_SCALE ? 0. : exp(dh);
+        by_value[3] = (by_corner[3] - by_corner[1]) * 0.5 * height * growth / weights[3];
+    }
+};
