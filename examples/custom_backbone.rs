@@ -25,8 +25,8 @@ impl Strided {
         let (mut convs, mut stages) = (Vec::new(), Vec::new());
         let mut in_channels = 3;
         for (index, out_channels) in [16, 24, 32, 48, 64].into_iter().enumerate() {
-            let initial = Initial::BeforeRelu;
-            let shape = ConvShape { in_channels, out_channels, kernel: 3, stride: 2, initial };
+            let channels = (in_channels, out_channels);
+            let shape = ConvShape::new(channels, 3, Initial::BeforeRelu).with_stride(2);
             convs.push(Conv2d::load(&weights.pp("convs").pp(index), shape, Activation::Relu)?);
             stages.push(Stage { channels: out_channels, stride: 2 << index });
             in_channels = out_channels;
