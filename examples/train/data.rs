@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use candle_detection::config::ModelConfig;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{ImageSize, MaskUse};
+use candle_detection::structures::ImageSize;
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
 use candle_detection::train::{Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 

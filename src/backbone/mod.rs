@@ -7,6 +7,7 @@ mod body;
 mod fpn;
 mod mobilenet_v3;
 mod neck;
+mod parts;
 mod resnet;
 mod ssd_levels;
 mod ssdlite;

@@ -2,14 +2,11 @@
 
 use candle_core::{Device, Tensor};
 
-use super::gradients::Gradients;
+use super::gradients::{Gradients, shortening};
 use super::losses::{LossNames, Losses};
 use crate::error::Result;
 #[cfg(feature = "cuda")]
 use crate::ops::support::cuda::{self, Condition};
-
-/// Added to the length of gradients that are shortened, as in torch.
-const EPS: f64 = 1e-6;
 
 /// Places in a verdict; losses follow.
 const GOES_ON: usize = 0;
@@ -108,14 +105,6 @@ impl Judgement {
             goes_on: values[GOES_ON] > 0.0,
         }
     }
-}
-
-/// What gradients of a length are multiplied by so that they don't exceed a limit; `None` where they stay as they are.
-///
-/// Reference: torch `nn/utils/clip_grad.py`, `clip_grad_norm_`.
-pub(super) fn shortening(norm: f64, limit: f64) -> Option<f64> {
-    let factor = limit / (norm + EPS);
-    (factor < 1.0 && norm.is_finite()).then_some(factor)
 }
 
 /// A verdict on the host.

@@ -14,10 +14,10 @@ use super::{fixtures, largest_difference, largest_value, values};
 /// Of a loss, relative.
 const LOSS_TOLERANCE: f32 = 1e-4;
 /// Of a gradient, relative to its largest entry.
-const GRADIENT_TOLERANCE: f32 = 1e-3;
+pub const GRADIENT_TOLERANCE: f32 = 1e-3;
 /// Or this many times what the reference's own gradient changes when all weights are perturbed by three parts in ten
 /// million: with norms that use the statistics of the batch, a ReLU that changes sides moves gradients by percents.
-const TIMES_NOISE: f32 = 3.0;
+pub const TIMES_NOISE: f32 = 3.0;
 
 pub struct Reference {
     pub name: &'static str,
@@ -42,15 +42,32 @@ impl Reference {
     ) -> Network {
         let file = |extension: &str| fixtures().join(format!("{}.{extension}", self.name));
         let mut config = ModelConfig::load(&file("toml")).unwrap();
-        let training = &mut config.architecture.as_rcnn_mut().unwrap().training;
-        training.rpn.samples_per_image = 48;
-        (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
-            if self.name == "tiny_r50_v2" { (12, 20) } else { (40, 50) };
-        training.roi.samples_per_image = 32;
+        if let Some(rcnn) = config.architecture.as_rcnn_mut() {
+            let training = &mut rcnn.training;
+            training.rpn.samples_per_image = 48;
+            (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
+                if self.name == "tiny_r50_v2" { (12, 20) } else { (40, 50) };
+            training.roi.samples_per_image = 32;
+        }
         edit(&mut config);
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
         let freezing = Freezing::backbone(&config, stages);
         Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, device).unwrap().0
+    }
+
+    pub fn has_case(&self, case: &str) -> bool {
+        self.loss_count(case) > 0
+    }
+
+    pub fn loss_count(&self, case: &str) -> usize {
+        let prefixes = [format!("{case}/loss."), format!("{case}/loss_")];
+        self.tensors.keys().filter(|key| prefixes.iter().any(|p| key.starts_with(p))).count()
+    }
+
+    /// The tensors whose keys begin with `prefix`, by what follows it.
+    pub fn under(&self, prefix: &str) -> Vec<(&str, &Tensor)> {
+        let named = self.tensors.iter();
+        named.filter_map(|(key, tensor)| Some((key.strip_prefix(prefix)?, tensor))).collect()
     }
 
     fn images(&self) -> Vec<ImageInput> {

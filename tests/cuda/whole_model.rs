@@ -68,6 +68,15 @@ fn layout_of_the_v2_models() {
     compare("tiny_r50_v2");
 }
 
+/// Convolutions of each channel by itself, squeeze and excitation, hard swish.
+#[test]
+fn faster_rcnn_on_mobilenet() {
+    let _alone = alone();
+    compare("tiny_mobilenet");
+    let detector = tiny("tiny_mobilenet", cuda());
+    assert_budget(&detector, &Fixture::load("tiny_mobilenet").images());
+}
+
 /// One upload, the pixels; one download, the detections, which the host waits for; and no other copy or wait.
 #[track_caller]
 pub fn assert_budget(detector: &Detector, images: &[ImageInput]) {
