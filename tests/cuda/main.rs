@@ -22,6 +22,8 @@ mod region_ops;
 mod runs;
 mod sampling;
 mod selection;
+#[cfg(feature = "train")]
+mod ssd;
 mod support;
 #[cfg(feature = "train")]
 mod training;
