@@ -9,9 +9,10 @@
 //! | [`conv2d`] | convolution, bias, residual and activation |
 //! | [`scale_filters`] | filters times a number each: a fixed norm after them, folded in |
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
-//! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
+//! | [`conv_transpose2d`] | transposed convolution with a 2×2 or 4×4 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
 //! | [`max_pool2d`] | largest value of each window |
+//! | [`upsample_bilinear`] | features twice as high and wide, mixed in between |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
 //! | [`append_slots`] | the slots of one list after those of another |
@@ -21,6 +22,8 @@
 //! | [`box_targets`] | labels and deltas of sampled boxes |
 //! | [`mask_targets`] | what the masks of sampled boxes should have been |
 //! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
+//! | [`keypoint_targets`] | the cells that the keypoints of sampled boxes lie in |
+//! | [`keypoint_loss`] | what heatmaps of keypoints cost |
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
@@ -31,6 +34,7 @@
 //! | [`select_candidates`] | (proposal, class) pairs above the score threshold, decoded |
 //! | [`class_masks`] | mask probabilities of each row's own class |
 //! | [`paste_masks`] | masks as large as their image |
+//! | [`heatmaps_to_keypoints`] | the keypoints of boxes, in pixels of another image size |
 //! | [`scale_boxes`] | boxes in pixels of another image size |
 //! | [`pack_results`] | several results in one buffer |
 
@@ -45,6 +49,9 @@ mod conv_transpose2d;
 mod decode_proposals;
 mod gather_rows;
 mod gather_slots;
+mod heatmaps_to_keypoints;
+mod keypoint_loss;
+mod keypoint_targets;
 mod linear;
 mod losses;
 mod mask_targets;
@@ -62,6 +69,7 @@ pub(crate) mod support;
 mod top_k;
 mod upload_arrays;
 mod upsample_add;
+mod upsample_bilinear;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
 pub use append_slots::append_slots;
@@ -78,6 +86,9 @@ pub use conv2d::{
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
+pub use heatmaps_to_keypoints::heatmaps_to_keypoints;
+pub use keypoint_loss::keypoint_loss;
+pub use keypoint_targets::keypoint_targets;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use losses::{SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss};
 pub use mask_targets::{ObjectMasks, mask_targets};
@@ -101,3 +112,4 @@ pub use support::matches::{IGNORED_LABEL, Match};
 pub use top_k::{TopK, top_k};
 pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;
+pub use upsample_bilinear::upsample_bilinear;
