@@ -10,6 +10,7 @@ mod counters;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
+mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;

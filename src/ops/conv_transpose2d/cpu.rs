@@ -34,7 +34,7 @@ const MAX_PRODUCTS: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) enum Weights {
     /// One matrix `[I, O]` for each of four places, line by line.
-    Apart([PackedMatrix; 4]),
+    Apart(Vec<PackedMatrix>),
     /// `[I, 16 · O]`, place by place, and a bias per output channel.
     Overlapping(PackedMatrix, Vec<f32>),
 }
@@ -61,7 +61,7 @@ pub(super) fn prepare<E: Element>(
         let of_place = |place: usize| {
             PackedMatrix::new(isa, Source { values: &weight[place..], ..source }, bias)
         };
-        return Weights::Apart(std::array::from_fn(of_place));
+        return Weights::Apart((0..places).map(of_place).collect());
     }
     let mut by_place = Vec::with_capacity(weight.len());
     for filters in weight.chunks_exact(places * outputs) {

@@ -1,6 +1,9 @@
 //! Transposed convolution with weights that training changes.
 
 #[cfg(feature = "cuda")]
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
 use candle_core::DType;
 use candle_core::{Device, Tensor};
 
@@ -100,8 +103,10 @@ fn prepare(weights: &TrainableConvTranspose2d) -> Result<PreparedConvTranspose2d
             dtype: DType::F32,
             output: DType::F32,
             device: device.clone(),
-            weights: Weights::Cuda(std::sync::Arc::new(cuda::Weights::for_training(
-                weight, bias, dims,
+            weights: Weights::Cuda(Arc::new(cuda::Weights::for_training(
+                weight,
+                bias,
+                weights.dims,
             )?)),
         });
     }
