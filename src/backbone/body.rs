@@ -1,33 +1,12 @@
 //! Bodies: networks that were made to classify images, without their classifier.
 
-use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+pub use super::parts::{Body, Stage};
 use super::resnet::{ResNet, ResNetConfig};
 use crate::error::Result;
 use crate::section::Checks;
-
-/// What is known of the output of a stage before any image is seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// Channels.
-    pub channels: usize,
-    /// Input pixels per cell, the same in y and x.
-    pub stride: usize,
-}
-
-/// A network that reads pixels and hands out the outputs of its stages.
-pub trait Body: Send + Sync {
-    /// The outputs that [`Self::forward`] returns, in its order, finest first.
-    fn stages(&self) -> &[Stage];
-
-    /// Computes `[N, H_s, W_s, C_s]` of each stage from `pixels`: `[N, H, W, 3]` f32, normalised, zero padded.
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    fn forward(&self, pixels: &Tensor) -> Result<Vec<Tensor>>;
-}
 
 /// The section `body` of a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

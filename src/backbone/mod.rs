@@ -6,6 +6,7 @@
 mod body;
 mod fpn;
 mod neck;
+mod parts;
 mod resnet;
 
 use candle_core::Tensor;

@@ -1,26 +1,14 @@
 //! Necks: what makes the levels that a detector looks at from the stages of a body.
 
-use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
 use super::Stage;
 use super::fpn::{FeaturePyramid, FpnConfig};
+pub use super::parts::Neck;
 use crate::error::Result;
 use crate::section::Checks;
-use crate::structures::{FeatureLevel, FeatureMaps};
-
-/// Makes levels of stages.
-pub trait Neck: Send + Sync {
-    /// The levels that [`Self::forward`] returns, in its order.
-    fn levels(&self) -> &[FeatureLevel];
-
-    /// Computes the levels from the outputs of a body, one tensor per stage.
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    fn forward(&self, stages: Vec<Tensor>) -> Result<FeatureMaps>;
-}
+use crate::structures::FeatureLevel;
 
 /// The section `neck` of a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
