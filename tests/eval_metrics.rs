@@ -8,7 +8,7 @@ use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoMetrics, CocoReport, CocoResult, IOU_THRESHOLDS, IouKind,
     MaxDetections, ResultsFile, Segmentation, evaluate_results,
 };
-use candle_detection::structures::{BoxXyxy, Detections, ImageSize, Instance};
+use candle_detection::structures::{BoxXyxy, Detections, ImageSize, Instance, InstanceParts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -289,8 +289,9 @@ fn detections(score: f32, x1: f32) -> Detections {
             label: 1,
             score,
             mask: None,
+            keypoints: None,
         }],
-        has_masks: false,
+        parts: InstanceParts::BOXES,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_detection::Error;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{BoxXyxy, ImageSize, MaskUse};
+use candle_detection::structures::{BoxXyxy, ImageSize, TargetNeeds};
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
 use candle_detection::train::{
     Batch, BatchSource, LeftOut, Loader, LoaderOptions, Part, Position, TrainingSet, Unlabelled,
@@ -56,12 +56,12 @@ fn squares(images: u64) -> TempDir {
     write(images, annotations.into())
 }
 
-fn open(folder: &Path, masks: MaskUse, unlabelled: Unlabelled) -> Result<TrainingSet, Error> {
-    TrainingSet::new(CocoDataset::open_folder(folder)?, 4, masks, unlabelled)
+fn open(folder: &Path, needs: TargetNeeds, unlabelled: Unlabelled) -> Result<TrainingSet, Error> {
+    TrainingSet::new(CocoDataset::open_folder(folder)?, 4, needs, unlabelled)
 }
 
 fn usual(folder: &TempDir) -> Arc<TrainingSet> {
-    Arc::new(open(folder.path(), MaskUse::Needed, Unlabelled::Skip).unwrap())
+    Arc::new(open(folder.path(), TargetNeeds::MASKS, Unlabelled::Skip).unwrap())
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -116,7 +116,7 @@ fn what_teaches_nothing_is_left_out_and_listed() {
     assert_eq!(corners(&image.objects[0].bbox), [4.0, 6.0, 16.0, 18.0]);
 
     // Without masks the line is an object like any other.
-    let boxes = open(folder.path(), MaskUse::Ignored, Unlabelled::Keep).unwrap();
+    let boxes = open(folder.path(), TargetNeeds::BOXES, Unlabelled::Keep).unwrap();
     assert_eq!(boxes.images(), [1, 2, 3]);
     assert_eq!(boxes.load(1).unwrap().objects.len(), 2);
     assert!(boxes.load(1).unwrap().objects.iter().all(|object| object.mask.is_none()));
@@ -132,7 +132,7 @@ fn boxes_are_clipped_and_an_area_of_zero_is_no_fault() {
     let image = usual(&folder).load(1).unwrap();
     assert_eq!(corners(&image.objects[0].bbox), [0.0, 20.0, 26.0, 30.0]);
     let (input, target) = image.into_input().unwrap();
-    target.validate(input.size(), 4, MaskUse::Needed).unwrap();
+    target.validate(input.size(), 4, TargetNeeds::MASKS).unwrap();
 }
 
 /// The form of an outline says what it is, not the flag for crowds.
@@ -152,28 +152,28 @@ fn run_lengths_and_polygons_are_masks_alike() {
 
 #[test]
 fn faults_of_a_data_set_are_found_before_the_first_step() {
-    let refused = |folder: &TempDir, classes: usize, masks: MaskUse| {
+    let refused = |folder: &TempDir, classes: usize, needs: TargetNeeds| {
         let dataset = CocoDataset::open_folder(folder.path()).unwrap();
-        chain(&TrainingSet::new(dataset, classes, masks, Unlabelled::Skip).unwrap_err())
+        chain(&TrainingSet::new(dataset, classes, needs, Unlabelled::Skip).unwrap_err())
     };
     let folder = squares(2);
-    let message = refused(&folder, 3, MaskUse::Needed);
+    let message = refused(&folder, 3, TargetNeeds::MASKS);
     assert!(message.contains("category 3 (`dog`)") && message.contains("1 to 2"), "{message}");
 
     let mut bare = square(9, 1, [1.0, 1.0, 9.0]);
     bare.as_object_mut().unwrap().remove("segmentation");
     let folder = write(1, json!([bare]));
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("annotation 9") && message.contains("segmentation"), "{message}");
-    open(folder.path(), MaskUse::Ignored, Unlabelled::Skip).unwrap();
+    open(folder.path(), TargetNeeds::BOXES, Unlabelled::Skip).unwrap();
 
     let folder = squares(2);
     std::fs::remove_file(folder.path().join("images/2.png")).unwrap();
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("2.png"), "{message}");
 
     let folder = write(2, json!([]));
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("none of the 2 images"), "{message}");
 
     let empty = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ fn a_batch_follows_from_its_position() {
     for (images, targets, _) in &all {
         for (image, target) in images.iter().zip(targets) {
             let size = ImageSize { height: image.height() as usize, width: image.width() as usize };
-            target.validate(size, 4, MaskUse::Needed).unwrap();
+            target.validate(size, 4, TargetNeeds::MASKS).unwrap();
         }
     }
 }

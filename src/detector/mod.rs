@@ -16,7 +16,7 @@ use crate::checkpoint::LoadReport;
 use crate::config::{self, Categories, DetectionsConfig, ImageConfig, ModelConfig};
 use crate::error::Result;
 use crate::image_input::ImageInput;
-use crate::structures::{DetectionBatch, Detections};
+use crate::structures::{DetectionBatch, Detections, InstanceParts};
 use crate::transform;
 
 /// What may differ from call to call, without loading anything anew.
@@ -90,7 +90,7 @@ impl Detector {
         Ok(detections.into_iter().next().unwrap_or_else(|| Detections {
             image_size: image.size(),
             instances: Vec::new(),
-            has_masks: self.config.mask_head.is_some(),
+            parts: InstanceParts { masks: self.config.mask_head.is_some(), ..InstanceParts::BOXES },
         }))
     }
 

@@ -76,7 +76,7 @@ impl<'a> CocoEvaluation<'a> {
     /// [`Error::Dataset`] for an image that the data set does not have or that was recorded before, for NaN or infinity in a
     /// score or box, for masks of another size than the image, or none where masks are compared.
     pub fn record(&mut self, image_id: u64, detections: &Detections) -> Result<()> {
-        if self.engines.contains_key(&IouKind::Mask) && !detections.has_masks {
+        if self.engines.contains_key(&IouKind::Mask) && !detections.parts.masks {
             return Err(self.fault(
                 format!("detections of image {image_id}"),
                 "they have no masks, but masks are to be compared; evaluate `IouKind::Box` only"

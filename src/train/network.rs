@@ -10,7 +10,7 @@ use crate::config::{ModelConfig, TrainingConfig};
 use crate::error::Result;
 use crate::roi_heads::{MaskHead, RoiHeads};
 use crate::rpn::RegionProposalNetwork;
-use crate::structures::MaskUse;
+use crate::structures::TargetNeeds;
 
 /// The rooms of a model with variables for parameters.
 pub struct Network {
@@ -109,9 +109,9 @@ impl Network {
         if self.mask_head.is_some() { 5 } else { 4 }
     }
 
-    /// Whether targets need outlines.
-    pub fn mask_use(&self) -> MaskUse {
-        if self.mask_head.is_some() { MaskUse::Needed } else { MaskUse::Ignored }
+    /// What targets must have.
+    pub fn target_needs(&self) -> TargetNeeds {
+        if self.mask_head.is_some() { TargetNeeds::MASKS } else { TargetNeeds::BOXES }
     }
 }
 

@@ -5,7 +5,7 @@ use image::{Rgb, RgbImage};
 use super::label::Typeface;
 use super::*;
 use crate::config::CategorySource;
-use crate::structures::{BoxXyxy, ImageSize, Mask};
+use crate::structures::{BoxXyxy, ImageSize, InstanceParts, Mask};
 
 fn coco() -> Categories {
     CategorySource::Named("coco".into()).resolve("test", 91).unwrap()
@@ -34,9 +34,9 @@ fn scene(width: u32, height: u32) -> Detections {
     .map(|(label, score, [x1, y1, x2, y2])| {
         let bbox = BoxXyxy { x1: x1 * w, y1: y1 * h, x2: x2 * w, y2: y2 * h };
         let mask = Mask::new(28, disc(28), bbox, image_size).unwrap();
-        Instance { bbox, label, score, mask: (label != 12).then_some(mask) }
+        Instance { bbox, label, score, mask: (label != 12).then_some(mask), keypoints: None }
     });
-    Detections { image_size, instances: instances.into(), has_masks: true }
+    Detections { image_size, instances: instances.into(), parts: InstanceParts::MASKS }
 }
 
 fn background(width: u32, height: u32) -> RgbImage {

@@ -121,6 +121,7 @@ impl LabelledImage {
                 .filter_map(|object| object.mask.as_ref())
                 .map(Rle::from_bitmap)
                 .collect::<Result<_>>()?,
+            keypoints: Vec::new(),
         };
         Ok((ImageInput::from(pixels), target))
     }

@@ -149,7 +149,7 @@ fn objects_that_vanish_are_left_out() {
     assert!(tiny.objects.is_empty());
     let (_, target) = tiny.into_input().unwrap();
     target
-        .validate(ImageSize { height: 16, width: 16 }, 2, crate::structures::MaskUse::Needed)
+        .validate(ImageSize { height: 16, width: 16 }, 2, crate::structures::TargetNeeds::MASKS)
         .unwrap();
 }
 

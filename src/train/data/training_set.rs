@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::dataset::{CocoAnnotation, CocoDataset, CocoSample, Coverage, Segmentation};
 use crate::error::{Error, Result};
-use crate::structures::{BoxXyxy, ImageSize, MaskUse};
+use crate::structures::{BoxXyxy, ImageSize, MaskUse, TargetNeeds};
 use crate::train::augment::{LabelledImage, Object, extent};
 
 /// What happens to images without an object to learn from.
@@ -36,7 +36,7 @@ pub struct LeftOut {
 #[derive(Debug, Clone)]
 pub struct TrainingSet {
     dataset: CocoDataset,
-    masks: MaskUse,
+    needs: TargetNeeds,
     /// Ids of images to show, ascending.
     images: Vec<u64>,
     left_out: LeftOut,
@@ -52,12 +52,12 @@ impl TrainingSet {
     pub fn new(
         dataset: CocoDataset,
         num_classes: usize,
-        masks: MaskUse,
+        needs: TargetNeeds,
         unlabelled: Unlabelled,
     ) -> Result<Self> {
         check_categories(&dataset, num_classes)?;
         dataset.check_files()?;
-        if masks == MaskUse::Needed {
+        if needs.masks == MaskUse::Needed {
             check_outlines(&dataset)?;
         }
         let mut left_out = LeftOut::default();
@@ -67,7 +67,7 @@ impl TrainingSet {
             .par_iter()
             .map(|image| {
                 let annotations = dataset.annotations(image.id).iter();
-                annotations.map(|annotation| judge(annotation, image.size, masks)).collect()
+                annotations.map(|annotation| judge(annotation, image.size, needs.masks)).collect()
             })
             .collect();
         for (image, judged) in dataset.images().iter().zip(judged) {
@@ -95,7 +95,7 @@ impl TrainingSet {
                 ),
             });
         }
-        Ok(Self { dataset, masks, images, left_out })
+        Ok(Self { dataset, needs, images, left_out })
     }
 
     /// Ids of the images to show, ascending; at least one.
@@ -144,7 +144,7 @@ impl TrainingSet {
 
     /// `None` where the outline has no pixel.
     fn object(&self, annotation: &CocoAnnotation, size: ImageSize) -> Result<Option<Object>> {
-        let mask = match self.masks {
+        let mask = match self.needs.masks {
             MaskUse::Ignored => None,
             MaskUse::Needed => {
                 let rle = annotation.segmentation.to_rle(size);
