@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_detection::Error;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{BoxXyxy, ImageSize, TargetNeeds};
+use candle_detection::structures::{BoxXyxy, ImageSize, TargetKeypoint, TargetNeeds, Visibility};
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
 use candle_detection::train::{
     Batch, BatchSource, LeftOut, Loader, LoaderOptions, Part, Position, TrainingSet, Unlabelled,
@@ -103,6 +103,7 @@ fn what_teaches_nothing_is_left_out_and_listed() {
         empty_boxes: vec![12, 13],
         empty_masks: vec![14],
         images: vec![2, 3],
+        few_keypoints: vec![],
     };
     assert_eq!(set.left_out(), &expected);
     let text = expected.to_string();
@@ -340,4 +341,71 @@ fn a_loader_can_be_dropped_at_any_time() {
     loader.batch(Position::default()).unwrap();
     drop(loader);
     assert_eq!(Arc::strong_count(&set), 1);
+}
+
+/// Three keypoints for each object, and their names for the category.
+fn with_keypoints(annotations: Vec<(Value, Value)>, names: Value) -> TempDir {
+    let annotations = annotations.into_iter().map(|(mut annotation, keypoints)| {
+        annotation["keypoints"] = keypoints;
+        annotation
+    });
+    let folder = write(3, annotations.collect());
+    let path = folder.path().join("annotations.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    file["categories"][1]["keypoints"] = names;
+    std::fs::write(&path, file.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn keypoints_are_handed_on_and_images_with_few_are_left_out() {
+    let names = json!(["nose", "left_ear", "right_ear"]);
+    let annotations = vec![
+        (square(1, 1, [4.0, 6.0, 12.0]), json!([5, 7, 2, 8.5, 9, 1, 3, 3, 0])),
+        (square(2, 2, [4.0, 6.0, 12.0]), json!([5, 7, 2, 0, 0, 0, 0, 0, 0])),
+    ];
+    let folder = with_keypoints(annotations, names);
+    let needs = TargetNeeds::keypoints(3);
+    let set = open(folder.path(), needs, Unlabelled::Skip).unwrap();
+    assert_eq!(set.images(), [1]);
+    assert_eq!(set.left_out().few_keypoints, [2]);
+    assert!(set.left_out().to_string().contains("1 images with few labelled keypoints (ids 2)"));
+    let (image, target) = set.load(1).unwrap().into_input().unwrap();
+    target.validate(image.size(), 4, needs).unwrap();
+    let point = |x, y, visibility| TargetKeypoint { x, y, visibility };
+    let first = point(5.0, 7.0, Visibility::Visible);
+    let expected = [first, point(8.5, 9.0, Visibility::Hidden), TargetKeypoint::default()];
+    assert_eq!(target.keypoints, [expected.to_vec()]);
+    let mut flipped = set.load(1).unwrap();
+    flipped.flip();
+    let (_, target) = flipped.into_input().unwrap();
+    let expected = [
+        point(35.0, 7.0, Visibility::Visible),
+        TargetKeypoint::default(),
+        point(31.5, 9.0, Visibility::Hidden),
+    ];
+    assert_eq!(target.keypoints, [expected.to_vec()]);
+
+    assert_eq!(open(folder.path(), needs, Unlabelled::Keep).unwrap().images(), [1, 2, 3]);
+    // A model that learns none does not look at them.
+    let boxes = open(folder.path(), TargetNeeds::BOXES, Unlabelled::Skip).unwrap();
+    assert_eq!(boxes.images(), [1, 2]);
+    assert!(boxes.load(1).unwrap().into_input().unwrap().1.keypoints.is_empty());
+}
+
+#[test]
+fn keypoints_that_a_model_cannot_learn_are_refused() {
+    let refused = |keypoints: Value, names: Value, count: usize| {
+        let annotations = vec![(square(7, 1, [4.0, 6.0, 12.0]), keypoints)];
+        let folder = with_keypoints(annotations, names);
+        let needs = TargetNeeds::keypoints(count);
+        chain(&open(folder.path(), needs, Unlabelled::Skip).unwrap_err())
+    };
+    let two = json!([5, 7, 2, 8, 9, 2]);
+    let message = refused(json!([]), json!(null), 2);
+    assert!(message.contains("annotation 7: it has no `keypoints`"), "{message}");
+    let message = refused(two.clone(), json!(["left_eye", "right_eye"]), 17);
+    assert!(message.contains("it has 2 keypoints, but the model learns 17"), "{message}");
+    let message = refused(two, json!(null), 2);
+    assert!(message.contains("category 3 has no names of its 2 keypoints"), "{message}");
 }
