@@ -104,8 +104,7 @@ fn merge(
     }
     let dataset = dataset.restrict_to(&merged.image_ids())?;
     let kinds = model::kinds_of(&merged.settings);
-    let mut evaluation =
-        CocoEvaluation::with_max_detections(&dataset, &kinds, args.max_detections()?)?;
+    let mut evaluation = CocoEvaluation::with_options(&dataset, &kinds, args.max_detections()?)?;
     for (id, results) in &merged.images {
         evaluation.record_results(*id, results)?;
     }

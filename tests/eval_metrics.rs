@@ -393,6 +393,7 @@ fn results_survive_writing_and_reading() {
             size: ImageSize { height: 10, width: 10 },
             counts: "1234".to_owned(),
         },
+        keypoints: Some(vec![[0.1, 1e-9, 1.0], [-3.25, 1.0 / 3.0, 0.0]]),
     };
     let mut bytes = Vec::new();
     candle_detection::eval::write_results(&mut bytes, [&result, &result]).unwrap();

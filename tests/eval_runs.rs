@@ -278,6 +278,7 @@ fn a_run_goes_on_with_its_own_settings_only() {
         bbox: Some([0.0, 0.0, f64::NAN, 1.0]),
         score: 0.5,
         segmentation: candle_detection::eval::Segmentation::Absent,
+        keypoints: None,
     };
     let nan = message(journal.append(4, &[nan]));
     assert!(nan.contains("image 4: detections[0] has score 0.5 and box"), "{nan}");

@@ -7,7 +7,7 @@
 pub(crate) mod fields;
 mod findings;
 mod folder;
-mod keypoints;
+pub(crate) mod keypoints;
 mod open;
 mod parse;
 pub(crate) mod reader;

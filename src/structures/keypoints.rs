@@ -12,6 +12,32 @@ pub struct Keypoint {
     pub score: f32,
 }
 
+/// Limbs of a person in COCO: pairs of its 17 keypoints (nose, eyes, ears, shoulders, elbows, wrists, hips, knees,
+/// ankles, each left before right), by position from 0 on.
+///
+/// Source: `skeleton` of COCO's `person_keypoints_val2017.json`.
+pub const COCO_SKELETON: [[usize; 2]; 19] = [
+    [15, 13],
+    [13, 11],
+    [16, 14],
+    [14, 12],
+    [11, 12],
+    [5, 11],
+    [6, 12],
+    [5, 6],
+    [5, 7],
+    [6, 8],
+    [7, 9],
+    [8, 10],
+    [1, 2],
+    [0, 1],
+    [0, 2],
+    [1, 3],
+    [2, 4],
+    [3, 5],
+    [4, 6],
+];
+
 /// How much of a labelled keypoint is to be seen, as COCO has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Visibility {

@@ -21,7 +21,7 @@ pub use detections::{DetectionTensors, Detections, Instance, InstanceParts};
 pub(crate) use download::PackedResults;
 pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
-pub use keypoints::{Keypoint, TargetKeypoint, Visibility};
+pub use keypoints::{COCO_SKELETON, Keypoint, TargetKeypoint, Visibility};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
 #[cfg(feature = "train")]
 pub(crate) use samples::{SlotRows, trim_samples};
