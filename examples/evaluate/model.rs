@@ -63,7 +63,7 @@ pub fn run(args: &Args, dataset: CocoDataset, shard: Shard) -> Result<(CocoDatas
         journal.finish(&order)?;
     }
     let dataset = dataset.restrict_to(&order)?;
-    let mut evaluation = CocoEvaluation::with_options(&dataset, &kinds, args.max_detections()?)?;
+    let mut evaluation = CocoEvaluation::with_options(&dataset, &kinds, args.options()?)?;
     for id in &order {
         evaluation.record_results(*id, &results[id])?;
     }
