@@ -106,7 +106,8 @@ impl Engine {
             iscrowd: truth.coverage == Coverage::Crowd,
             segmentation: with_mask.then(|| foreign(&truth.segmentation)).flatten(),
             keypoints: with_keypoints.then(|| numbers_of(truth)),
-            num_keypoints: with_keypoints.then_some(truth.num_keypoints as u32),
+            num_keypoints:
+                with_keypoints.then(|| u32::try_from(truth.num_keypoints).unwrap_or(u32::MAX)),
             ..Default::default()
         }));
         self.results.extend(results.iter().map(|result| {

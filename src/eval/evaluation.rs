@@ -193,7 +193,7 @@ impl<'a> CocoEvaluation<'a> {
                 return Some(format!("it has {found} keypoints, but {expected} are compared"));
             }
         }
-        if result.extent().is_none() {
+        if result.is_nowhere() {
             return Some("it has neither box nor mask nor keypoints".to_owned());
         }
         result.objection(self.dataset)

@@ -66,6 +66,12 @@ impl CocoResult {
         self.bbox.or_else(|| self.segmentation.extent()).or_else(around_keypoints)
     }
 
+    /// Whether nothing says where it is.
+    pub(super) fn is_nowhere(&self) -> bool {
+        let points = self.keypoints.as_ref().map_or(0, Vec::len);
+        self.bbox.is_none() && self.segmentation == Segmentation::Absent && points == 0
+    }
+
     /// What forbids evaluating it on a data set, in words.
     pub(super) fn objection(&self, dataset: &CocoDataset) -> Option<String> {
         if !self.score.is_finite() {
@@ -135,7 +141,7 @@ impl CocoResult {
             None => None,
         };
         let result = Self { image_id, category_id, bbox, score, segmentation, keypoints };
-        if result.extent().is_none() {
+        if result.is_nowhere() {
             return Err(place.fault("it has neither `bbox` nor `segmentation` nor `keypoints`"));
         }
         Ok(result)

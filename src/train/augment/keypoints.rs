@@ -25,7 +25,7 @@ impl Mirror {
     ///
     /// Reference: torchvision `references/detection/transforms.py`, `_flip_coco_person_keypoints`.
     pub fn coco() -> Self {
-        let partner = |at: usize| if at == 0 { 0 } else { (at - 1 ^ 1) + 1 };
+        let partner = |at: usize| if at == 0 { 0 } else { ((at - 1) ^ 1) + 1 };
         Self((0..COCO).map(partner).collect())
     }
 
@@ -57,8 +57,10 @@ impl ObjectKeypoints {
     /// Mirrors left and right of an image of this width.
     pub(super) fn flip(&mut self, width: f32) {
         let before = self.points.clone();
-        for (point, &partner) in self.points.iter_mut().zip(self.mirror.partners()) {
-            let Some(source) = before.get(partner) else { continue };
+        for (at, point) in self.points.iter_mut().enumerate() {
+            // One that the mirror does not know stays what it is.
+            let partner = self.mirror.partners().get(at).and_then(|&partner| before.get(partner));
+            let source = partner.unwrap_or(&before[at]);
             *point = placed(TargetKeypoint { x: width - source.x, ..*source });
         }
     }
