@@ -12,7 +12,7 @@ mod initial;
 mod linear;
 mod norm;
 
-pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
+pub use conv::{Conv2d, ConvShape, ConvTranspose2d, ConvTransposeShape};
 pub use initial::Initial;
 pub use linear::Linear;
 pub use norm::{Norm, NormAt};

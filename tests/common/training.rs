@@ -85,6 +85,7 @@ impl Reference {
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
             masks: planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect(),
+            keypoints: Vec::new(),
         }
     }
 
