@@ -97,6 +97,7 @@ impl Reference {
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
             masks: masks.map(run_lengths).unwrap_or_default(),
+            keypoints: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ mod dense_ops;
 mod detection_ops;
 mod gradients;
 mod instance_norms;
+mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;
