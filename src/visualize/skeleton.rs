@@ -35,7 +35,7 @@ pub(super) fn draw(
     for at in 0..keypoints.len() {
         let Some(place) = shown(at) else { continue };
         stroke(canvas, [place; 2], 3.0 * half, color);
-        stroke(canvas, [place; 2], half, JOINT);
+        stroke(canvas, [place; 2], 1.5 * half, JOINT);
     }
 }
 

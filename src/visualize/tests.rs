@@ -238,9 +238,9 @@ fn limbs_join_keypoints_above_the_threshold() {
         assert_eq!(image.get_pixel(x, y).0, color, "{x}, {y}");
     }
     assert_eq!(image.get_pixel(50, 17).0, [0; 3], "beside the line");
-    // A joint is light on the color of its class.
+    // The middle of a joint is light, on a disc in the color of its class; both are soft at their edges.
     assert_eq!(image.get_pixel(69, 20).0, [255; 3]);
-    assert_eq!(image.get_pixel(72, 20).0, color);
+    assert_eq!(image.get_pixel(71, 21).0, color);
     // The right hip's score is the threshold, not above it: neither joint nor limb.
     for (x, y) in [(30, 60), (50, 60), (30, 40)] {
         assert_eq!(image.get_pixel(x, y).0, [0; 3], "{x}, {y}");
@@ -276,5 +276,5 @@ fn keypoints_anywhere_do_no_harm() {
     let mut image = RgbImage::new(100, 80);
     draw(&mut image, &detections, &coco(), &Style { line_width: Some(2), ..Style::default() });
     assert_eq!(image.get_pixel(50, 20).0, [0; 3]);
-    assert_eq!(image.get_pixel(72, 20).0, class_color(1));
+    assert_eq!(image.get_pixel(71, 21).0, class_color(1));
 }
