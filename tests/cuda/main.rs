@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
+mod dense_losses;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
