@@ -4,6 +4,7 @@
 
 use candle_core::DType;
 use candle_detection::ops::FilledRows;
+use candle_detection::rcnn::GeneralizedRcnn;
 use candle_detection::{Detector, ImageInput, Weights, transform};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -36,32 +37,34 @@ fn stages(criterion: &mut Criterion) {
         group.bench_function("backbone and pyramid", |bencher| {
             bencher.iter(|| network.backbone.forward(&batch.pixels));
         });
-        let predicted = network.rpn.predict(&features).expect("predictions");
+        let rcnn = network.parts::<GeneralizedRcnn>().expect("a two-stage detector");
+        let predicted = rcnn.rpn.predict(&features).expect("predictions");
         group.bench_function("rpn head", |bencher| {
-            bencher.iter(|| network.rpn.predict(&features));
+            bencher.iter(|| rcnn.rpn.predict(&features));
         });
-        let propose = || network.rpn.propose(&predicted, geometry)?.trim_to_counts();
+        let propose =
+            || rcnn.rpn.propose(&predicted, geometry, rcnn.rpn.limits())?.trim_to_counts();
         let proposals = propose().expect("proposals");
         group.bench_function("proposals", |bencher| bencher.iter(propose));
-        let pooled = network
+        let pooled = rcnn
             .roi_heads
             .pool(&features, &proposals.boxes, &proposals.counts, geometry)
             .expect("pooled boxes");
         group.bench_function("box pooling", |bencher| {
             bencher.iter(|| {
-                network.roi_heads.pool(&features, &proposals.boxes, &proposals.counts, geometry)
+                rcnn.roi_heads.pool(&features, &proposals.boxes, &proposals.counts, geometry)
             });
         });
         group.bench_function("box head", |bencher| {
-            bencher.iter(|| network.roi_heads.predict(&pooled, FilledRows::All));
+            bencher.iter(|| rcnn.roi_heads.predict(&pooled, FilledRows::All));
         });
         let detect = || {
             let config = &settings.detections;
-            network.roi_heads.detect(&features, &proposals, geometry, config)?.trim_to_counts()
+            rcnn.roi_heads.detect(&features, &proposals, geometry, config)?.trim_to_counts()
         };
         let instances = detect().expect("instances");
         group.bench_function("box branch", |bencher| bencher.iter(detect));
-        for head in &network.instance_heads {
+        for head in &rcnn.instance_heads {
             group.bench_function(head.name(), |bencher| {
                 bencher.iter(|| head.forward(&features, &instances, geometry));
             });

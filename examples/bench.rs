@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use candle_detection::dataset::CocoDataset;
+use candle_detection::rcnn::GeneralizedRcnn;
 use candle_detection::{Detector, ImageInput, Weights, device, transform};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -215,13 +216,8 @@ fn print_stages(detector: &Detector, image: &ImageInput, iterations: usize) -> R
         || transform::to_batch(images, &settings.image, detector.device(), detector.dtype());
     let batch = to_batch()?;
     let features = network.backbone.forward(&batch.pixels)?;
-    let predicted = network.rpn.predict(&features)?;
-    let proposals = network.rpn.propose(&predicted, &batch.geometry)?.trim_to_counts()?;
-    let detect = || {
-        let config = &settings.detections;
-        network.roi_heads.detect(&features, &proposals, &batch.geometry, config)?.trim_to_counts()
-    };
-    let instances = detect()?;
+    let config = &settings.detections;
+    let detect = || network.architecture.detect(&features, &batch.geometry, config);
 
     let stage = |name: &str, work: &dyn Fn() -> candle_detection::Result<()>| -> Result<()> {
         let seconds = sorted_times(iterations, work)?;
@@ -230,11 +226,20 @@ fn print_stages(detector: &Detector, image: &ImageInput, iterations: usize) -> R
     };
     stage("transform", &|| to_batch().map(drop))?;
     stage("backbone", &|| network.backbone.forward(&batch.pixels).map(drop))?;
-    stage("rpn head", &|| network.rpn.predict(&features).map(drop))?;
-    stage("rpn proposals", &|| network.rpn.propose(&predicted, &batch.geometry).map(drop))?;
-    stage("roi heads", &|| detect().map(drop))?;
-    for head in &network.instance_heads {
-        stage(head.name(), &|| head.forward(&features, &instances, &batch.geometry).map(drop))?;
+    stage("architecture", &|| detect().map(drop))?;
+    if let Some(rcnn) = network.parts::<GeneralizedRcnn>() {
+        let (geometry, limits) = (&batch.geometry, rcnn.rpn.limits());
+        let predicted = rcnn.rpn.predict(&features)?;
+        let propose = || rcnn.rpn.propose(&predicted, geometry, limits);
+        let proposals = propose()?.trim_to_counts()?;
+        let detect = || rcnn.roi_heads.detect(&features, &proposals, geometry, config);
+        let instances = detect()?.trim_to_counts()?;
+        stage("rpn head", &|| rcnn.rpn.predict(&features).map(drop))?;
+        stage("rpn proposals", &|| propose().map(drop))?;
+        stage("roi heads", &|| detect().map(drop))?;
+        for head in &rcnn.instance_heads {
+            stage(head.name(), &|| head.forward(&features, &instances, geometry).map(drop))?;
+        }
     }
     Ok(())
 }

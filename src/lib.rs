@@ -1,4 +1,4 @@
-//! Mask R-CNN in pure Rust on candle: torchvision's weights in, torchvision's detections out.
+//! Object detection in pure Rust on candle: torchvision's weights in, torchvision's detections out.
 //!
 //! ```no_run
 //! use candle_detection::{Detector, ImageInput};
@@ -18,10 +18,12 @@
 //! - [`structures`]: what passes between rooms;
 //! - [`config`]: what defines a model, and the catalogue;
 //! - [`transform`]: images → batch, and detections back to the images' pixels;
-//! - [`backbone`]: batch → feature pyramid;
-//! - [`rpn`], with [`anchor_utils`]: features → proposals;
-//! - [`roi_heads`]: proposals → instances and their masks;
-//! - [`Detector`] and [`GeneralizedRcnn`]: all of it in one call;
+//! - [`backbone`]: batch → feature maps, by a body and a neck;
+//! - [`anchor_utils`]: reference boxes, on the device from shape scalars alone;
+//! - [`targets`]: what a batch shows, and which boxes are learned from;
+//! - [`architecture`]: feature maps → detections, or losses; [`rcnn`] has the two-stage detectors;
+//! - [`postprocess`]: which candidates become detections;
+//! - [`network`] and [`Detector`]: all of it in one call;
 //! - [`ops`] and [`layers`]: what the rooms are made of;
 //! - [`checkpoint`]: weight files;
 //! - [`dataset`]: data sets in COCO's format;
@@ -30,6 +32,8 @@
 //! - [`visualize`]: detections drawn onto an image.
 #![warn(missing_docs)]
 
+pub mod anchor_utils;
+pub mod architecture;
 pub mod backbone;
 pub mod checkpoint;
 pub mod config;
@@ -43,11 +47,14 @@ pub mod eval;
 mod image_input;
 pub mod layers;
 pub mod memory;
+pub mod network;
 pub mod ops;
+pub mod postprocess;
 mod progress;
-pub mod roi_heads;
-pub mod rpn;
+pub mod rcnn;
+pub mod section;
 pub mod structures;
+pub mod targets;
 #[cfg(feature = "train")]
 pub mod train;
 pub mod transform;
@@ -57,11 +64,12 @@ pub mod visualize;
 pub use candle_core::Device;
 
 pub use checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
-pub use detector::{Detector, DetectorBuilder, Execution, GeneralizedRcnn, Settings, Weights};
+pub use detector::{Detector, DetectorBuilder, Execution, Settings, Weights};
 pub use error::{Error, Mismatches, Result, WrongShape};
 pub use image_input::{DecodeOptions, ImageInput, Orientation, Pixels};
+pub use network::{DetectionNetwork, NetworkBuilder};
 pub use progress::{Event, Progress, Silent};
-pub use rpn::anchor_utils;
+pub use rcnn::{roi_heads, rpn};
 
 /// The README's example is compiled with the documentation's.
 #[cfg(doctest)]

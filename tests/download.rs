@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use candle_detection::checkpoint::PublishedWeights;
 use candle_detection::checkpoint::{Fetcher, Network, sha256, verify_hash};
-use candle_detection::config::{PublishedWeights, get};
+use candle_detection::config::get;
 use candle_detection::{Error, Event, Progress, Silent};
 
 const FILE: &str = "weights.bin";

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use candle_detection::config::{self, BoxHeadKind, ModelConfig};
+use candle_detection::config::{self, ModelConfig};
+use candle_detection::roi_heads::BoxHeadKind;
 
 fn fixture(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(file)
@@ -17,23 +18,25 @@ fn tensors(file: &str) -> std::collections::HashMap<String, Tensor> {
 #[test]
 fn tiny_models_match_their_weights() {
     for name in ["tiny_r18", "tiny_r50_v2"] {
-        let config = ModelConfig::load(&fixture(&format!("{name}.toml"))).unwrap();
+        let mut config = ModelConfig::load(&fixture(&format!("{name}.toml"))).unwrap();
         assert_eq!(config.name, name);
+        let width = config.body.as_resnet_mut().unwrap().width;
+        let rcnn = config.architecture.as_rcnn().unwrap();
         let weights = tensors(&format!("{name}.safetensors"));
         let dims = |key: &str| weights[key].dims().to_vec();
         let has = |key: &str| weights.contains_key(key);
-        let channels = config.backbone.fpn_channels;
-        assert_eq!(dims("backbone.body.conv1.weight"), [config.backbone.width, 3, 7, 7]);
+        let channels = config.levels()[0].channels;
+        assert_eq!(dims("backbone.body.conv1.weight"), [width, 3, 7, 7]);
         assert_eq!(dims("backbone.fpn.layer_blocks.0.0.weight"), [channels, channels, 3, 3]);
-        let depth = config.rpn.conv_depth;
+        let depth = rcnn.rpn.conv_depth;
         assert!(has(&format!("rpn.head.conv.{}.0.weight", depth - 1)));
         assert!(!has(&format!("rpn.head.conv.{depth}.0.weight")));
         let four_convs = has("roi_heads.box_head.3.0.weight");
-        assert_eq!(config.box_head.kind == BoxHeadKind::FourConvOneFc, four_convs);
-        let hidden = config.box_head.hidden;
+        assert_eq!(rcnn.box_head.kind == BoxHeadKind::FourConvOneFc, four_convs);
+        let hidden = rcnn.box_head.hidden;
         let classes = config.num_classes;
         assert_eq!(dims("roi_heads.box_predictor.cls_score.weight"), [classes, hidden]);
-        let mask = config.mask_head.unwrap();
+        let mask = rcnn.mask_head.as_ref().unwrap();
         for (i, width) in mask.conv_channels.iter().enumerate() {
             assert_eq!(dims(&format!("roi_heads.mask_head.{i}.0.weight"))[0], *width);
         }
@@ -52,7 +55,7 @@ fn tiny_stages_are_worth_comparing() {
         let stages = tensors(&format!("{name}_stages.safetensors"));
         assert_ne!(stages["image.0"].dims(), stages["image.1"].dims());
         let proposals = stages["rpn.proposals.0"].dim(0).unwrap();
-        assert_eq!(proposals, config.rpn.post_nms_top_n);
+        assert_eq!(proposals, config.architecture.as_rcnn().unwrap().rpn.post_nms_top_n);
         for i in 0..2 {
             let scores = stages[&format!("resized_image.scores.{i}")].to_vec1::<f32>().unwrap();
             assert!(scores.len() >= 5 && scores.len() < config.detections.per_image);
@@ -84,7 +87,8 @@ fn model_files_have_the_parameters_of_the_reference() {
     for (name, reference) in &models {
         let model = config::get(name).unwrap();
         assert_eq!(model.weights[0].parameters, reference.parameters, "{name}");
+        let Some(rcnn) = model.architecture.as_rcnn() else { continue };
         let classes = &reference.tensors["roi_heads.box_predictor.cls_score.weight"];
-        assert_eq!(classes[..], [model.num_classes, model.box_head.hidden]);
+        assert_eq!(classes[..], [model.num_classes, rcnn.box_head.hidden]);
     }
 }

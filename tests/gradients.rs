@@ -42,13 +42,16 @@ impl Case {
         let parameters = Parameters::new(freeze(&config));
         let weights = parameters.var_builder(source.var_builder(&Device::Cpu));
         let heads = weights.pp("roi_heads");
-        let channels = config.backbone.fpn_channels;
-        let mask = config.mask_head.as_ref().unwrap();
+        let levels = config.levels();
+        let rcnn = config.architecture.as_rcnn().unwrap();
+        let (anchors, mask) = (&rcnn.anchors, rcnn.mask_head.as_ref().unwrap());
+        let (channels, classes) = (levels[0].channels, config.num_classes);
         let network = Network {
-            backbone: backbone::build(&weights.pp("backbone"), &config.backbone).unwrap(),
-            rpn: RegionProposalNetwork::load(&weights.pp("rpn"), &config).unwrap(),
-            roi_heads: RoiHeads::load(&heads, &config).unwrap(),
-            mask_head: MaskHead::load(&heads, channels, config.num_classes, mask).unwrap(),
+            backbone: backbone::build(&weights.pp("backbone"), &config.body, &config.neck).unwrap(),
+            rpn: RegionProposalNetwork::load(&weights.pp("rpn"), channels, anchors, &rcnn.rpn)
+                .unwrap(),
+            roi_heads: RoiHeads::load(&heads, &levels, classes, &rcnn.box_head).unwrap(),
+            mask_head: MaskHead::load(&heads, &levels, classes, mask).unwrap(),
         };
         source.finish(name).unwrap();
         let path = file(format!("gradients_{name}.safetensors"));

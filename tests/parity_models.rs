@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Shape, Tensor};
-use candle_detection::{Detector, GeneralizedRcnn, config};
+use candle_detection::{DetectionNetwork, Detector, config};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use serde::Deserialize;
@@ -58,7 +58,7 @@ fn parameters_are_those_of_torchvision() {
         let record = Arc::new(Mutex::new(BTreeMap::new()));
         let backend: Box<dyn SimpleBackend> = Box::new(Recorder(record.clone()));
         let weights = VarBuilder::new_with_args(backend, DType::F32, &Device::Cpu);
-        GeneralizedRcnn::load(&weights, &config).unwrap();
+        DetectionNetwork::load(&weights, &config).unwrap();
         let expected = &reference[name];
         assert_eq!(*record.lock().unwrap(), expected.tensors, "{name}");
         assert_eq!(config.weights[0].parameters, expected.parameters, "{name}");

@@ -3,8 +3,9 @@
 mod common;
 
 use candle_core::{DType, Device, Tensor};
-use candle_detection::config::{self, DetectionsConfig};
+use candle_detection::config;
 use candle_detection::ops::{NmsParams, gather_slots, nms, top_k};
+use candle_detection::postprocess::DetectionsConfig;
 use candle_detection::roi_heads::BoxPostprocess;
 use candle_detection::structures::{BatchGeometry, ImageGeometry, ImageSize, Proposals};
 use common::{fixtures, largest_difference, values};
@@ -43,11 +44,9 @@ fn detections_of_random_predictions() {
         let second = rows.narrow(0, counts[0] as usize, counts[1] as usize).unwrap();
         Tensor::cat(&[pad(&first), pad(&second)], 0).unwrap()
     };
-    let config = DetectionsConfig {
-        per_image: 30,
-        ..config::get("maskrcnn_resnet50_fpn").unwrap().detections
-    };
-    let found = BoxPostprocess::new([10.0, 10.0, 5.0, 5.0])
+    let model = config::get("maskrcnn_resnet50_fpn").unwrap();
+    let config = DetectionsConfig { per_image: 30, ..model.detections };
+    let found = BoxPostprocess::new(&model.architecture.as_rcnn().unwrap().box_head)
         .forward(
             &slots(get("class_logits")),
             &slots(get("box_regression")),

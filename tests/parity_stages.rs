@@ -6,8 +6,9 @@ mod common;
 
 use candle_core::Tensor;
 use candle_detection::ops::FilledRows;
+use candle_detection::rcnn::GeneralizedRcnn;
 use candle_detection::structures::{BatchGeometry, FeatureMaps, Proposals};
-use candle_detection::{GeneralizedRcnn, ImageInput, transform};
+use candle_detection::{ImageInput, transform};
 use common::{Fixture, largest_difference, largest_value, values};
 
 /// Features and logits: difference relative to the largest value.
@@ -48,28 +49,29 @@ fn compare_all_stages(model: &str) {
         let key = format!("fpn.{}", level.name);
         assert_features(found, &fixture.features(&key), &key);
     }
-    compare_rpn(&fixture, network, &features, &batch.geometry);
-    compare_roi_heads(&fixture, network, &features, &batch.geometry);
+    let rcnn = network.parts::<GeneralizedRcnn>().unwrap();
+    compare_rpn(&fixture, rcnn, &features, &batch.geometry);
+    compare_roi_heads(&fixture, rcnn, &features, &batch.geometry);
     compare_detections(&fixture, &detector.detect_batch(&images).unwrap());
 }
 
 fn compare_rpn(
     fixture: &Fixture,
-    network: &GeneralizedRcnn,
+    rcnn: &GeneralizedRcnn,
     features: &FeatureMaps,
     geometry: &BatchGeometry,
 ) {
-    let predicted = network.rpn.predict(features).unwrap();
+    let predicted = rcnn.rpn.predict(features).unwrap();
     for level in 0..features.levels.len() {
         let key = format!("rpn.objectness.{level}");
         assert_features(&predicted.objectness[level], &fixture.features(&key), &key);
         let key = format!("rpn.deltas.{level}");
         assert_features(&predicted.deltas[level], &fixture.features(&key), &key);
     }
-    let anchors = network.rpn.anchor_generator().generate(geometry, &predicted.objectness).unwrap();
+    let anchors = rcnn.rpn.anchor_generator().generate(geometry, &predicted.objectness).unwrap();
     assert_eq!(values(&anchors), values(&fixture.tensor("rpn.anchors")), "anchors");
 
-    let proposals = network.rpn.propose(&predicted, geometry).unwrap();
+    let proposals = rcnn.rpn.propose(&predicted, geometry, rcnn.rpn.limits()).unwrap();
     let counts: Vec<u32> = proposals.counts.to_vec1().unwrap();
     for (image, count) in counts.iter().enumerate() {
         let expected = fixture.tensor(&format!("rpn.proposals.{image}"));
@@ -85,7 +87,7 @@ fn compare_rpn(
 /// Feeds the reference's own proposals, so that this stage is compared alone.
 fn compare_roi_heads(
     fixture: &Fixture,
-    network: &GeneralizedRcnn,
+    rcnn: &GeneralizedRcnn,
     features: &FeatureMaps,
     geometry: &BatchGeometry,
 ) {
@@ -101,10 +103,9 @@ fn compare_roi_heads(
         boxes,
     };
     let pooled =
-        network.roi_heads.pool(features, &proposals.boxes, &proposals.counts, geometry).unwrap();
+        rcnn.roi_heads.pool(features, &proposals.boxes, &proposals.counts, geometry).unwrap();
     assert_features(&pooled, &fixture.features("box.roi_features"), "box.roi_features");
-    let (class_logits, box_regression) =
-        network.roi_heads.predict(&pooled, FilledRows::All).unwrap();
+    let (class_logits, box_regression) = rcnn.roi_heads.predict(&pooled, FilledRows::All).unwrap();
     assert_features(&class_logits, &fixture.tensor("box.class_logits"), "box.class_logits");
     assert_features(&box_regression, &fixture.tensor("box.deltas"), "box.deltas");
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use candle_detection::config::{ModelConfig, Norm};
+use candle_detection::config::ModelConfig;
+use candle_detection::layers::Norm;
 use candle_detection::train::log::CsvLog;
 use candle_detection::{Detector, ImageInput};
 use common::{example, fixtures};
@@ -171,10 +172,10 @@ fn the_files_of_a_run_make_a_detector() {
     ];
     let (success, lines) = run(&mut train(data.path(), &out, &flags));
     assert!(success, "{lines}");
-    let config = ModelConfig::load(&out.join("model.toml")).unwrap();
+    let mut config = ModelConfig::load(&out.join("model.toml")).unwrap();
     assert_eq!(config.num_classes, 11);
     // The fixture's norms are fixed, to the statistics of weights that this run did not start from.
-    assert_eq!(config.backbone.norm, Norm::BatchNorm);
+    assert_eq!(config.body.as_resnet_mut().unwrap().norm, Norm::BatchNorm);
     assert_eq!((config.image.min_size, config.image.max_size), (72, 200));
     assert_eq!(config.label_map().unwrap().name(10), Some("fish"));
     let detector =

@@ -105,7 +105,7 @@ impl Course {
     fn new(stages: usize) -> Self {
         let file = |extension: &str| fixtures().join(format!("tiny_r18.{extension}"));
         let mut config = ModelConfig::load(&file("toml")).unwrap();
-        config.training.rpn.post_nms_top_n = 40;
+        config.architecture.as_rcnn_mut().unwrap().training.rpn.post_nms_top_n = 40;
         let freezing = Freezing::backbone(&config, stages);
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
         let (network, _) =

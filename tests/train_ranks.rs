@@ -26,10 +26,11 @@ fn on_two_ranks<T: Send>(work: impl Fn(Arc<dyn Communicator>) -> T + Sync) -> Ve
 /// The samples of both kinds are all there are, so that no random choice differs.
 fn network_that_samples_everything() -> Network {
     let mut config = config();
-    config.training.rpn.samples_per_image = 100_000;
-    config.training.rpn.positive_fraction = 0.0;
-    config.training.roi.samples_per_image = 1000;
-    config.training.roi.positive_fraction = 0.0;
+    let training = &mut config.architecture.as_rcnn_mut().unwrap().training;
+    training.rpn.samples_per_image = 100_000;
+    training.rpn.positive_fraction = 0.0;
+    training.roi.samples_per_image = 1000;
+    training.roi.positive_fraction = 0.0;
     let checkpoint = Checkpoint::open(&fixtures().join("tiny_r18.safetensors")).unwrap();
     let freezing = Freezing::backbone(&config, 3);
     Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, &Device::Cpu)
@@ -49,7 +50,7 @@ fn run(
     let mut source = Rectangles { batch, rank, ranks, poisoned: None };
     let mut log = Log::default();
     trainer.run(&mut source, &mut log).unwrap();
-    (weights(&trainer), log.steps.iter().map(|report| report.losses).collect())
+    (weights(&trainer), log.steps.iter().map(|report| report.losses.clone()).collect())
 }
 
 /// Two ranks with a picture each make the steps of one rank with both.

@@ -20,7 +20,9 @@ fn reports_come_in_groups_and_say_the_same() {
         let heard: Vec<_> = log
             .steps
             .iter()
-            .map(|report| (report.step, report.position, report.losses, report.gradient_norm))
+            .map(|report| {
+                (report.step, report.position, report.losses.clone(), report.gradient_norm)
+            })
             .collect();
         (heard, weights(&trainer), trainer.average().unwrap())
     };

@@ -11,6 +11,10 @@ use candle_detection::{Error, Result};
 use common::training::{Reference, ReferenceSampler, check_gradients};
 use common::{largest_difference, largest_value, values};
 
+fn of<const N: usize>(losses: &Losses, names: [&str; N]) -> [f32; N] {
+    names.map(|name| losses.get(name).unwrap())
+}
+
 fn compare(reference: &Reference, case: &str) -> (Network, Losses, Gradients) {
     common::training::compare(reference, case, &Device::Cpu)
 }
@@ -33,8 +37,9 @@ fn an_image_without_objects_counts_as_background() {
 fn a_batch_without_objects_costs_no_boxes_and_no_masks() {
     let reference = Reference::load("tiny_r18");
     let (_, losses, gradients) = compare(&reference, "all_empty");
-    assert_eq!([losses.rpn_box_reg, losses.box_reg, losses.mask.unwrap()], [0.0; 3]);
-    assert!(losses.objectness > 0.0 && losses.classifier > 0.0);
+    assert_eq!(of(&losses, ["loss_rpn_box_reg", "loss_box_reg", "loss_mask"]), [0.0; 3]);
+    let others = of(&losses, ["loss_objectness", "loss_classifier"]);
+    assert!(others.iter().all(|loss| *loss > 0.0));
     for name in ["roi_heads.mask_predictor.mask_fcn_logits.weight", "rpn.head.bbox_pred.weight"] {
         assert_eq!(largest_value(&gradients.get(name).unwrap().unwrap()), 0.0, "{name}");
     }
@@ -46,19 +51,23 @@ fn a_batch_without_objects_costs_no_boxes_and_no_masks() {
 #[test]
 fn a_network_that_proposes_nothing_learns_from_the_objects() {
     let reference = Reference::load("tiny_r18");
-    let network = reference.network_with(&Device::Cpu, 5, |config| config.rpn.min_box_side = 1e4);
+    let network = reference.network_with(&Device::Cpu, 5, |config| {
+        config.architecture.as_rcnn_mut().unwrap().rpn.min_box_side = 1e4;
+    });
     let mut sampler = RandomSampler::new(1, 0);
     let evaluated = network.evaluate(&reference.batch("one_empty"), &mut sampler).unwrap();
     let losses = evaluated.losses().unwrap();
-    assert!(losses.classifier > 0.0 && losses.box_reg > 0.0 && losses.mask.unwrap() > 0.0);
+    let of_heads = of(&losses, ["loss_classifier", "loss_box_reg", "loss_mask"]);
+    assert!(of_heads.iter().all(|loss| *loss > 0.0));
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
     assert!(gradients.norm().unwrap().is_finite());
     // Neither proposals nor objects: the heads see nothing.
     let evaluated = network.evaluate(&reference.batch("all_empty"), &mut sampler).unwrap();
     let losses = evaluated.losses().unwrap();
-    assert_eq!([losses.classifier, losses.box_reg, losses.mask.unwrap()], [0.0; 3]);
+    assert_eq!(of(&losses, ["loss_classifier", "loss_box_reg", "loss_mask"]), [0.0; 3]);
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
-    assert!(losses.objectness > 0.0 && gradients.norm().unwrap() > 0.0);
+    let [objectness] = of(&losses, ["loss_objectness"]);
+    assert!(objectness > 0.0 && gradients.norm().unwrap() > 0.0);
 }
 
 /// A validation loss changes nothing and repeats.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use candle_detection::config::ModelConfig;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{ImageSize, MaskUse};
+use candle_detection::structures::ImageSize;
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
 use candle_detection::train::{Loader, LoaderOptions, Part, TrainingSet, Unlabelled};
 
@@ -46,10 +46,7 @@ pub fn training_set(
     dataset: CocoDataset,
     config: &ModelConfig,
 ) -> Result<TrainingSet> {
-    let masks = match config.mask_head {
-        Some(_) => MaskUse::Needed,
-        None => MaskUse::Ignored,
-    };
+    let masks = config.architecture.masks();
     let unlabelled = if args.data.keep_empty { Unlabelled::Keep } else { Unlabelled::Skip };
     let set = TrainingSet::new(dataset, config.num_classes, masks, unlabelled)?;
     let left_out = set.left_out().to_string();

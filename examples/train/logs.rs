@@ -11,12 +11,9 @@ use super::evaluation::{FIGURES, Figures};
 /// Columns of `log.csv` before the losses.
 const COLUMNS: [&str; 4] = ["epoch", "rate", "images_per_second", "loss"];
 
-/// Losses as the model's parts have them, in the order of [`Losses::named`].
-const LOSSES: [&str; 5] =
-    ["loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask"];
-
 pub struct Logs {
     folder: PathBuf,
+    losses: Vec<String>,
     steps: CsvLog,
     evaluations: CsvLog,
     board: TensorBoardLog,
@@ -32,8 +29,9 @@ pub struct StepFigures {
 
 impl Logs {
     /// For a run that has made `step` updates.
-    pub fn open(folder: &Path, step: u64) -> Result<Self> {
-        let columns: Vec<&str> = COLUMNS.into_iter().chain(LOSSES).collect();
+    pub fn open(folder: &Path, step: u64, losses: &[String]) -> Result<Self> {
+        let columns: Vec<&str> =
+            COLUMNS.into_iter().chain(losses.iter().map(String::as_str)).collect();
         let evaluation: Vec<&str> = ["epoch"].into_iter().chain(FIGURES).collect();
         let open = |name: &str, columns: &[&str]| {
             let path = folder.join(name);
@@ -44,6 +42,7 @@ impl Logs {
         };
         Ok(Self {
             folder: folder.to_owned(),
+            losses: losses.to_vec(),
             steps: open("log.csv", &columns)?,
             evaluations: open("evaluation.csv", &evaluation)?,
             board: TensorBoardLog::create(&folder.join("tensorboard"), step)?,
@@ -98,7 +97,8 @@ impl Logs {
             };
             Ok(wanted.iter().filter_map(curve).collect())
         };
-        let losses: Vec<&str> = ["loss"].into_iter().chain(LOSSES).collect();
+        let names = self.losses.iter().map(String::as_str);
+        let losses: Vec<&str> = ["loss"].into_iter().chain(names).collect();
         let short = |mut curves: Vec<Curve>| {
             for curve in &mut curves {
                 curve.name = curve.name.trim_start_matches("loss ").to_owned();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use candle_core::Device;
 use candle_detection::checkpoint::{self, Checkpoint};
-use candle_detection::config::{self, CategorySource, ModelConfig, Norm};
+use candle_detection::config::{self, CategorySource, ModelConfig};
 use candle_detection::dataset::CocoDataset;
 use candle_detection::train::{Freezing, Network};
 use candle_detection::{LoadReport, Loading, Mismatches, Silent};
@@ -15,9 +15,6 @@ use super::args::{Args, ModelArgs};
 
 /// More classes than this are a mistake, such as ids that are not counted from 1.
 const MOST_CLASSES: u64 = 10_000;
-
-/// What torchvision adds to the variance in norms that are learned.
-const LEARNED_NORM_EPS: f64 = 1e-5;
 
 /// Describes the model of a data set: that of the command line, with the data set's categories and the sizes wanted.
 pub fn describe(args: &ModelArgs, dataset: &CocoDataset) -> Result<ModelConfig> {
@@ -63,10 +60,7 @@ fn starts_at_random(args: &ModelArgs, config: &ModelConfig) -> bool {
 
 /// Fixed norms repeat the statistics of the weights they came with; without such weights they would norm nothing.
 fn learn_norms(config: &mut ModelConfig) {
-    let backbone = &mut config.backbone;
-    if backbone.norm == Norm::FrozenBatchNorm {
-        (backbone.norm, backbone.norm_eps) = (Norm::BatchNorm, LEARNED_NORM_EPS);
-    }
+    config.body.learn_norms();
     config.weights.clear();
 }
 

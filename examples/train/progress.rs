@@ -41,8 +41,8 @@ impl Meter {
     }
 
     pub fn update(&mut self, report: &StepReport) {
-        let StepReport { step, images, losses, .. } = *report;
-        self.ends.push_back((Instant::now(), images * self.ranks));
+        let StepReport { step, images, losses, .. } = report;
+        self.ends.push_back((Instant::now(), *images * self.ranks));
         if self.ends.len() > WINDOW {
             self.ends.pop_front();
         }
@@ -58,7 +58,7 @@ impl Meter {
             parts.join(", "),
             self.speed()
         );
-        self.bar.set_position(step);
+        self.bar.set_position(*step);
         let silent = self.last_line.is_some_and(|line| line.elapsed() < PAUSE);
         if self.bar.is_hidden() && !silent {
             self.last_line = Some(Instant::now());

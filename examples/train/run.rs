@@ -42,6 +42,7 @@ pub fn run(
     let folder = RunFolder::new(&args.out, args.keep);
     // Last, as ranks that are connected wait for each other, also for one that has failed.
     let Connection { communicator, close } = ranks.connect(&device)?;
+    let losses = network.loss_names().clone();
     let mut trainer = Trainer::new(network, options, Some(folder.clone()), communicator)?;
     if args.resume {
         match trainer.resume()? {
@@ -62,7 +63,7 @@ pub fn run(
         validation: data.validation,
         device,
         folder: folder.clone(),
-        logs: Logs::open(&args.out, step)?,
+        logs: Logs::open(&args.out, step, &losses)?,
         meter: Meter::new(total, step, ranks.count()),
         window: Vec::new(),
     };
@@ -104,9 +105,9 @@ struct Reporter<'a> {
 impl Observer for Reporter<'_> {
     fn step(&mut self, report: &StepReport) -> candle_detection::Result<Flow> {
         self.meter.update(report);
-        self.window.push(report.losses);
+        self.window.push(report.losses.clone());
         if report.step.is_multiple_of(self.log_every) || report.step == report.steps {
-            let mean = Losses::mean(&self.window).unwrap_or(report.losses);
+            let mean = Losses::mean(&self.window).unwrap_or_else(|| report.losses.clone());
             let figures = StepFigures {
                 epoch: report.epochs,
                 rate: report.rate,

@@ -1,21 +1,25 @@
-//! From the batch to a feature pyramid.
+//! From the batch to feature maps: a body that reads pixels, and a neck that makes levels of its stages.
 //!
 //! In: normalised pixels `[N, H, W, 3]`. Out: [`FeatureMaps`], finest first. This room knows nothing of boxes.
+//! It reads, checks and builds the sections `body` and `neck` of a model file.
 
+mod body;
 mod fpn;
+mod neck;
 mod resnet;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-pub use fpn::FeaturePyramid;
-pub use resnet::ResNet;
+pub use body::{Body, BodyConfig, Stage};
+pub use fpn::{ExtraLevel, FeaturePyramid, FpnConfig};
+pub use neck::{Neck, NeckConfig};
+pub use resnet::{ResNet, ResNetConfig};
 
-use crate::config::BackboneConfig;
 use crate::error::Result;
 use crate::structures::{FeatureLevel, FeatureMaps};
 
-/// A network that makes a feature pyramid.
+/// A network that makes feature maps.
 pub trait Backbone: Send + Sync {
     /// The levels that [`Self::forward`] returns, in its order.
     fn levels(&self) -> &[FeatureLevel];
@@ -27,11 +31,43 @@ pub trait Backbone: Send + Sync {
     fn forward(&self, pixels: &Tensor) -> Result<FeatureMaps>;
 }
 
-/// Builds the backbone that a model file describes, from the weights under `backbone.`.
+/// A body and what is on top of it.
+pub struct BodyAndNeck {
+    body: Box<dyn Body>,
+    neck: Box<dyn Neck>,
+}
+
+impl BodyAndNeck {
+    /// A neck that was built for the stages of `body`.
+    pub fn new(body: Box<dyn Body>, neck: Box<dyn Neck>) -> Self {
+        Self { body, neck }
+    }
+}
+
+impl Backbone for BodyAndNeck {
+    fn levels(&self) -> &[FeatureLevel] {
+        self.neck.levels()
+    }
+
+    fn forward(&self, pixels: &Tensor) -> Result<FeatureMaps> {
+        self.neck.forward(self.body.forward(pixels)?)
+    }
+}
+
+/// Builds what the sections `body` and `neck` describe, from the weights under `backbone.`.
 ///
 /// # Errors
 /// Those of the weights' source, and of candle.
-pub fn build(weights: &VarBuilder, config: &BackboneConfig) -> Result<Box<dyn Backbone>> {
-    let body = ResNet::load(&weights.pp("body"), config)?;
-    Ok(Box::new(FeaturePyramid::load(&weights.pp("fpn"), body, config)?))
+pub fn build(
+    weights: &VarBuilder,
+    body: &BodyConfig,
+    neck: &NeckConfig,
+) -> Result<Box<dyn Backbone>> {
+    let of_body = match neck.body_prefix() {
+        "" => weights.clone(),
+        prefix => weights.pp(prefix),
+    };
+    let body = body.build(&of_body)?;
+    let neck = neck.build(weights, body.stages())?;
+    Ok(Box::new(BodyAndNeck::new(body, neck)))
 }

@@ -2,20 +2,75 @@
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
 
-use crate::config::{BackboneConfig, BackboneKind};
+use super::{Body, Stage};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, Initial, NormAt};
+use crate::layers::{Conv2d, ConvShape, Initial, Norm, NormAt};
 use crate::ops::{Activation, MaxPool2dParams, max_pool2d};
+use crate::section::Checks;
 
 /// The stem's pooling: padding is −∞, so that it never wins.
 const STEM_POOL: MaxPool2dParams = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
 
+/// Input pixels per cell of the first stage's output.
+const FIRST_STRIDE: usize = 4;
+
+/// A body that is a ResNet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResNetConfig {
+    /// Layers with weights: 18, 34, 50, 101 or 152.
+    pub depth: usize,
+    /// Channels of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that in a bottleneck's output).
+    pub width: usize,
+    /// Normalisation after each convolution.
+    pub norm: Norm,
+    /// Added to the variance by every norm. The published V1 COCO weights need exactly 0.
+    pub norm_eps: f64,
+}
+
+impl ResNetConfig {
+    /// Checks the numbers of the section.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), naming the field at fault.
+    pub fn validate(&self, checks: &Checks) -> Result<()> {
+        if layout(self.depth).is_none() {
+            return Err(checks.fault("depth", self.depth.to_string(), "18, 34, 50, 101 or 152"));
+        }
+        let normed = self.norm != Norm::None;
+        let expected =
+            "`frozen_batch_norm` or `batch_norm`: a ResNet's convolutions have no biases";
+        checks.require(normed.into(), "norm", "`none`", expected)?;
+        checks.at_least_one(&[("width", self.width)])?;
+        checks.eps("norm_eps", self.norm_eps)
+    }
+
+    /// Outputs of the four stages; none of an unknown depth.
+    pub fn stages(&self) -> Vec<Stage> {
+        let Some((kind, depths)) = layout(self.depth) else { return Vec::new() };
+        let stage = |index: usize| Stage {
+            channels: (self.width << index) * kind.expansion(),
+            stride: FIRST_STRIDE << index,
+        };
+        (0..depths.len()).map(stage).collect()
+    }
+
+    /// The four stages and the stem, from the last to the first, as torchvision's `trainable_backbone_layers` counts.
+    pub(super) fn parts() -> Vec<Vec<String>> {
+        let stages =
+            ["layer4.", "layer3.", "layer2.", "layer1."].map(|stage| vec![stage.to_owned()]);
+        let stem = ["conv1.", "bn1."].map(str::to_owned).to_vec();
+        stages.into_iter().chain([stem]).collect()
+    }
+}
+
 /// A ResNet without its classifier.
 pub struct ResNet {
     stem: Conv2d,
-    stages: Vec<Vec<Block>>,
-    out_channels: Vec<usize>,
+    blocks: Vec<Vec<Block>>,
+    stages: Vec<Stage>,
 }
 
 /// The two kinds of residual blocks.
@@ -37,13 +92,14 @@ impl BlockKind {
 }
 
 /// Kind and number of blocks of each stage.
-fn layout(kind: BackboneKind) -> (BlockKind, [usize; 4]) {
-    match kind {
-        BackboneKind::ResNet18 => (BlockKind::Basic, [2, 2, 2, 2]),
-        BackboneKind::ResNet34 => (BlockKind::Basic, [3, 4, 6, 3]),
-        BackboneKind::ResNet50 => (BlockKind::Bottleneck, [3, 4, 6, 3]),
-        BackboneKind::ResNet101 => (BlockKind::Bottleneck, [3, 4, 23, 3]),
-        BackboneKind::ResNet152 => (BlockKind::Bottleneck, [3, 8, 36, 3]),
+fn layout(depth: usize) -> Option<(BlockKind, [usize; 4])> {
+    match depth {
+        18 => Some((BlockKind::Basic, [2, 2, 2, 2])),
+        34 => Some((BlockKind::Basic, [3, 4, 6, 3])),
+        50 => Some((BlockKind::Bottleneck, [3, 4, 6, 3])),
+        101 => Some((BlockKind::Bottleneck, [3, 4, 23, 3])),
+        152 => Some((BlockKind::Bottleneck, [3, 8, 36, 3])),
+        _ => None,
     }
 }
 
@@ -51,8 +107,9 @@ impl ResNet {
     /// Loads the network from `conv1`, `bn1`, `layer1` … `layer4`.
     ///
     /// # Errors
-    /// Those of the weights' source, and of candle.
-    pub fn load(weights: &VarBuilder, config: &BackboneConfig) -> Result<Self> {
+    /// Those of [`ResNetConfig::validate`], of the weights' source, and of candle.
+    pub fn load(weights: &VarBuilder, config: &ResNetConfig) -> Result<Self> {
+        config.validate(&Checks::new("a ResNet"))?;
         let eps = config.norm_eps;
         let stem = ConvShape {
             in_channels: 3,
@@ -62,10 +119,9 @@ impl ResNet {
             initial: Initial::BeforeRelu,
         };
         let stem = conv_norm(weights, "conv1", "bn1", stem, eps, Activation::Relu)?;
-        let (kind, depths) = layout(config.kind);
+        let (kind, depths) = layout(config.depth).unwrap_or((BlockKind::Basic, [0; 4]));
         let mut channels = config.width;
         let mut stages = Vec::with_capacity(depths.len());
-        let mut out_channels = Vec::with_capacity(depths.len());
         for (stage, depth) in depths.into_iter().enumerate() {
             let planes = config.width << stage;
             let weights = weights.pp(format!("layer{}", stage + 1));
@@ -77,24 +133,20 @@ impl ResNet {
                 channels = planes * kind.expansion();
             }
             stages.push(blocks);
-            out_channels.push(channels);
         }
-        Ok(Self { stem, stages, out_channels })
+        Ok(Self { stem, blocks: stages, stages: config.stages() })
+    }
+}
+
+impl Body for ResNet {
+    fn stages(&self) -> &[Stage] {
+        &self.stages
     }
 
-    /// Channels of each stage's output.
-    pub fn out_channels(&self) -> &[usize] {
-        &self.out_channels
-    }
-
-    /// `[N, H, W, 3]` → the outputs of the four stages, with strides 4, 8, 16 and 32.
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    pub fn forward(&self, pixels: &Tensor) -> Result<Vec<Tensor>> {
+    fn forward(&self, pixels: &Tensor) -> Result<Vec<Tensor>> {
         let mut features = max_pool2d(&self.stem.forward(pixels)?, &STEM_POOL)?;
-        let mut outputs = Vec::with_capacity(self.stages.len());
-        for blocks in &self.stages {
+        let mut outputs = Vec::with_capacity(self.blocks.len());
+        for blocks in &self.blocks {
             for block in blocks {
                 features = block.forward(features)?;
             }

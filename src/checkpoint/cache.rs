@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::hash;
-use crate::config::PublishedWeights;
+use crate::checkpoint::PublishedWeights;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 

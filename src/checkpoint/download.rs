@@ -10,7 +10,7 @@ use ureq::{Agent, Body};
 
 use super::cache::Fetcher;
 use super::{hash, mapped};
-use crate::config::PublishedWeights;
+use crate::checkpoint::PublishedWeights;
 use crate::error::{Error, Result};
 use crate::progress::{Event, Progress};
 

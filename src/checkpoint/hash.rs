@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::PublishedWeights;
+use crate::checkpoint::PublishedWeights;
 use crate::error::{Error, Result};
 
 /// Bytes read at a time.

@@ -26,6 +26,7 @@ mod parsed;
 mod pickle;
 mod pth_legacy;
 mod pth_zip;
+mod published;
 mod rename;
 mod safetensors;
 mod source;
@@ -42,6 +43,7 @@ use candle_core::{DType, Device, Tensor};
 
 pub use cache::{Fetcher, Network, fetch};
 pub use hash::{sha256, verify_hash};
+pub use published::PublishedWeights;
 pub use source::{CheckpointSource, LoadReport, Loading, RandomSource};
 pub use stored::StoredDType;
 pub use write::{Precision, Written, write_safetensors};

@@ -1,24 +1,27 @@
-//! What defines a model: one flat TOML file per variant, one Rust struct per file.
+//! What defines a model: one TOML file per variant, one Rust struct per file.
 //!
-//! In: a file of `models/`, or one of the user's. Out: a validated [`ModelConfig`].
-//! This room knows nothing of candle, devices or weights.
+//! In: a file of `models/`, or one of the user's. Out: a validated [`ModelConfig`]. Each section is defined, checked and
+//! built by the room that it configures; this room puts them together, and knows nothing of their numbers.
 
+mod architecture;
 mod catalogue;
 mod categories;
-mod sections;
-mod training;
 mod validate;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use architecture::{ArchitectureConfig, CustomConfig};
 pub use catalogue::{get, names};
 pub use categories::{Categories, CategorySource};
-pub use sections::*;
-pub use training::{RoiTrainingConfig, RpnTrainingConfig, TrainingConfig};
 
+use crate::backbone::{BodyConfig, NeckConfig};
+use crate::checkpoint::PublishedWeights;
 use crate::error::{Error, Result};
+use crate::postprocess::DetectionsConfig;
+use crate::structures::FeatureLevel;
+use crate::transform::ImageConfig;
 
 /// Everything that defines a model variant. See `models/README.md` for the meaning and unit of every key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,29 +29,20 @@ use crate::error::{Error, Result};
 pub struct ModelConfig {
     /// The variant's name; torchvision's where it has one.
     pub name: String,
-    /// Which parts the model has.
-    pub architecture: Architecture,
     /// Number of classes, background (label 0) included.
     pub num_classes: usize,
     /// The label map: name of a built-in one, or the names themselves.
     pub categories: CategorySource,
     /// From an image to the batch.
     pub image: ImageConfig,
-    /// The feature extractor.
-    pub backbone: BackboneConfig,
-    /// Reference boxes of the region proposal network.
-    pub anchors: AnchorsConfig,
-    /// The region proposal network.
-    pub rpn: RpnConfig,
-    /// Classification and box regression of proposals.
-    pub box_head: BoxHeadConfig,
+    /// The network that reads pixels.
+    pub body: BodyConfig,
+    /// What makes the levels that the detector looks at.
+    pub neck: NeckConfig,
+    /// The detector without its backbone.
+    pub architecture: ArchitectureConfig,
     /// Which candidates become detections.
     pub detections: DetectionsConfig,
-    /// Masks of the detections; required by `mask_rcnn`.
-    pub mask_head: Option<MaskHeadConfig>,
-    /// How the model learns.
-    #[serde(default)]
-    pub training: TrainingConfig,
     /// Published weights, best first.
     #[serde(default)]
     pub weights: Vec<PublishedWeights>,
@@ -92,5 +86,32 @@ impl ModelConfig {
     /// [`Error::Config`] when no built-in label map has the name.
     pub fn label_map(&self) -> Result<Categories> {
         self.categories.resolve(&self.name, self.num_classes)
+    }
+
+    /// What the backbone hands out, known without weights.
+    pub fn levels(&self) -> Vec<FeatureLevel> {
+        self.neck.levels(&self.body.stages())
+    }
+
+    /// Prefixes of the parameters of each part of the backbone that may be frozen on its own, from the last to the first.
+    pub fn backbone_parts(&self) -> Vec<Vec<String>> {
+        let full = |prefix: String| self.of_body(&prefix);
+        let parts = self.body.parts().into_iter();
+        parts.map(|prefixes| prefixes.into_iter().map(full).collect()).collect()
+    }
+
+    /// Prefixes of the parameters of norms that are never trained.
+    pub fn fixed_norms(&self) -> Vec<String> {
+        let body = self.body.fixed_norms().into_iter().map(|prefix| self.of_body(&prefix));
+        let neck = self.neck.fixed_norms().into_iter().map(|prefix| format!("backbone.{prefix}"));
+        body.chain(neck).chain(self.architecture.fixed_norms()).collect()
+    }
+
+    /// The full name of a parameter of the body.
+    fn of_body(&self, name: &str) -> String {
+        match self.neck.body_prefix() {
+            "" => format!("backbone.{name}"),
+            prefix => format!("backbone.{prefix}.{name}"),
+        }
     }
 }

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device};
-use candle_nn::VarBuilder;
 
-use super::{Detector, GeneralizedRcnn};
-use crate::backbone::{self, Backbone};
+use super::Detector;
 use crate::checkpoint::{self, Checkpoint, CheckpointSource, Loading, RandomSource};
-use crate::config::{BackboneConfig, ModelConfig};
+use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::network::NetworkBuilder;
 use crate::progress::{Progress, Silent};
-use crate::roi_heads::InstanceHead;
 
 /// Where the weights come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +40,6 @@ pub enum Execution {
     Graphs,
 }
 
-type BackboneConstructor =
-    Box<dyn FnOnce(VarBuilder, &BackboneConfig) -> Result<Box<dyn Backbone>>>;
-type HeadConstructor = Box<dyn FnOnce(VarBuilder, &ModelConfig) -> Result<Box<dyn InstanceHead>>>;
-
 /// Collects choices, then loads a [`Detector`].
 pub struct DetectorBuilder {
     config: ModelConfig,
@@ -54,8 +48,7 @@ pub struct DetectorBuilder {
     device: Device,
     dtype: DType,
     execution: Execution,
-    backbone: Option<BackboneConstructor>,
-    heads: Vec<HeadConstructor>,
+    network: NetworkBuilder,
     progress: Box<dyn Progress>,
 }
 
@@ -69,8 +62,7 @@ impl DetectorBuilder {
             device: Device::Cpu,
             dtype: DType::F32,
             execution: Execution::Direct,
-            backbone: None,
-            heads: Vec::new(),
+            network: NetworkBuilder::default(),
             progress: Box::new(Silent),
         }
     }
@@ -122,21 +114,9 @@ impl DetectorBuilder {
         self.configure(|config| config.detections.per_image = detections)
     }
 
-    /// A backbone of your own, built from the weights under `backbone.`.
-    pub fn backbone(
-        mut self,
-        build: impl FnOnce(VarBuilder, &BackboneConfig) -> Result<Box<dyn Backbone>> + 'static,
-    ) -> Self {
-        self.backbone = Some(Box::new(build));
-        self
-    }
-
-    /// One more head on the detections, built from the weights under `roi_heads.`.
-    pub fn head(
-        mut self,
-        build: impl FnOnce(VarBuilder, &ModelConfig) -> Result<Box<dyn InstanceHead>> + 'static,
-    ) -> Self {
-        self.heads.push(Box::new(build));
+    /// Parts of your own: body, neck, heads, or the whole architecture.
+    pub fn network(mut self, network: NetworkBuilder) -> Self {
+        self.network = network;
         self
     }
 
@@ -151,7 +131,7 @@ impl DetectorBuilder {
     /// # Errors
     /// [`Error::Config`], those of the download, or those of the weight file; a file that does not fit is reported with
     /// every tensor at fault.
-    pub fn build(mut self) -> Result<Detector> {
+    pub fn build(self) -> Result<Detector> {
         let config = self.config.clone();
         config.validate(&config.name)?;
         let categories = config.label_map()?;
@@ -161,12 +141,12 @@ impl DetectorBuilder {
                     return Err(no_published_weights(&config.name, String::new()));
                 };
                 let weights = RandomSource { seed }.var_builder(&self.device);
-                (self.load_network(weights.to_dtype(self.dtype))?, None)
+                (self.network.build(&weights.to_dtype(self.dtype), &config)?, None)
             }
             Some(path) => {
                 let source = CheckpointSource::new(Checkpoint::open(&path)?, self.loading);
                 let weights = source.var_builder(&self.device).to_dtype(self.dtype);
-                let network = self.load_network(weights)?;
+                let network = self.network.build(&weights, &config)?;
                 (network, Some(source.finish(&config.name)?))
             }
         };
@@ -203,18 +183,6 @@ impl DetectorBuilder {
             no_published_weights(&self.config.name, version)
         })?;
         checkpoint::fetch(chosen, self.progress.as_ref()).map(Some)
-    }
-
-    fn load_network(&mut self, weights: VarBuilder<'static>) -> Result<GeneralizedRcnn> {
-        let backbone = match self.backbone.take() {
-            Some(build) => build(weights.pp("backbone"), &self.config.backbone)?,
-            None => backbone::build(&weights.pp("backbone"), &self.config.backbone)?,
-        };
-        let mut network = GeneralizedRcnn::load_on(&weights, &self.config, backbone)?;
-        for build in self.heads.drain(..) {
-            network.instance_heads.push(build(weights.pp("roi_heads"), &self.config)?);
-        }
-        Ok(network)
     }
 }
 

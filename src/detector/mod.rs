@@ -1,7 +1,6 @@
 //! The front door: images in, detections out.
 
 mod builder;
-mod generalized_rcnn;
 #[cfg(feature = "cuda")]
 mod replay;
 
@@ -10,14 +9,15 @@ use std::path::Path;
 use candle_core::{DType, Device};
 
 pub use builder::{DetectorBuilder, Execution, Weights};
-pub use generalized_rcnn::GeneralizedRcnn;
 
 use crate::checkpoint::LoadReport;
-use crate::config::{self, Categories, DetectionsConfig, ImageConfig, ModelConfig};
+use crate::config::{self, Categories, ModelConfig};
 use crate::error::Result;
 use crate::image_input::ImageInput;
-use crate::structures::{DetectionBatch, Detections};
-use crate::transform;
+use crate::network::DetectionNetwork;
+use crate::postprocess::DetectionsConfig;
+use crate::structures::{DetectionBatch, Detections, MaskUse};
+use crate::transform::{self, ImageConfig};
 
 /// What may differ from call to call, without loading anything anew.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +45,7 @@ pub struct Settings {
 pub struct Detector {
     config: ModelConfig,
     categories: Categories,
-    network: GeneralizedRcnn,
+    network: DetectionNetwork,
     device: Device,
     dtype: DType,
     execution: Execution,
@@ -90,7 +90,7 @@ impl Detector {
         Ok(detections.into_iter().next().unwrap_or_else(|| Detections {
             image_size: image.size(),
             instances: Vec::new(),
-            has_masks: self.config.mask_head.is_some(),
+            has_masks: self.config.architecture.masks() == MaskUse::Needed,
         }))
     }
 
@@ -155,7 +155,7 @@ impl Detector {
     ) -> Result<DetectionBatch> {
         self.config_with(settings).validate("settings")?;
         let batch = transform::to_batch(images, &settings.image, &self.device, self.dtype)?;
-        self.network.forward(&batch, &settings.detections)
+        self.network.detect(&batch, &settings.detections)
     }
 
     fn config_with(&self, settings: &Settings) -> ModelConfig {
@@ -182,7 +182,7 @@ impl Detector {
     }
 
     /// The network, for those who compose its parts themselves.
-    pub fn network(&self) -> &GeneralizedRcnn {
+    pub fn network(&self) -> &DetectionNetwork {
         &self.network
     }
 

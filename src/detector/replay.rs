@@ -7,9 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{GeneralizedRcnn, Settings};
+use super::Settings;
 use crate::error::Result;
 use crate::image_input::{ImageInput, Pixels};
+use crate::network::DetectionNetwork;
 use crate::ops::PixelSource;
 use crate::ops::support::cuda::{Recording, of, upload_into};
 use crate::structures::{DetectionBatch, Detections, ImageSize, PackedResults};
@@ -40,7 +41,7 @@ impl Replays {
     /// Calls wait for each other: while one records, nothing else may use the device.
     pub fn detect(
         &self,
-        network: &GeneralizedRcnn,
+        network: &DetectionNetwork,
         images: &[ImageInput],
         settings: &Settings,
         (device, dtype): (&Device, DType),
@@ -76,7 +77,7 @@ impl Replays {
 impl Replay {
     /// Runs a forward pass, which loads kernels and gives the shapes of the results, then records another.
     fn record(
-        network: &GeneralizedRcnn,
+        network: &DetectionNetwork,
         bytes: &[&[u8]],
         sizes: Vec<ImageSize>,
         settings: Settings,
@@ -97,7 +98,7 @@ impl Replay {
 
 /// A forward pass from bytes that lie on the device.
 fn forward(
-    network: &GeneralizedRcnn,
+    network: &DetectionNetwork,
     pixels: &Tensor,
     sizes: &[ImageSize],
     settings: &Settings,
@@ -114,7 +115,7 @@ fn forward(
     let sources: Vec<PixelSource> = images.iter().map(PixelSource::Resident).collect();
     let sizes = sizes.iter().copied();
     let batch = transform::batch_of(&sources, sizes, &settings.image, pixels.device(), dtype)?;
-    network.forward(&batch, &settings.detections)
+    network.detect(&batch, &settings.detections)
 }
 
 fn bytes(image: &ImageInput) -> Option<&[u8]> {

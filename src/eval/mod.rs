@@ -33,6 +33,7 @@ use std::num::NonZeroUsize;
 use crate::detector::Detector;
 use crate::error::Result;
 use crate::progress::Progress;
+use crate::structures::MaskUse;
 
 /// Runs a detector over a data set and computes COCO's figures: of boxes, and of masks where both sides have them.
 ///
@@ -61,8 +62,8 @@ pub fn evaluate(
 
 /// What can be compared: boxes always, masks when the model makes them and the data set has outlines.
 pub fn comparable(detector: &Detector, dataset: &CocoDataset) -> Vec<IouKind> {
-    match detector.config().mask_head.is_some() && dataset.has_masks() {
-        true => vec![IouKind::Box, IouKind::Mask],
-        false => vec![IouKind::Box],
+    match detector.config().architecture.masks() {
+        MaskUse::Needed if dataset.has_masks() => vec![IouKind::Box, IouKind::Mask],
+        MaskUse::Needed | MaskUse::Ignored => vec![IouKind::Box],
     }
 }

@@ -15,7 +15,7 @@ mod norm;
 pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
 pub use initial::Initial;
 pub use linear::Linear;
-pub use norm::NormAt;
+pub use norm::{Norm, NormAt};
 
 use candle_core::{DType, Shape, Tensor};
 use candle_nn::{Init, VarBuilder};

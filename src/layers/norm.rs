@@ -2,6 +2,7 @@
 
 use candle_core::{Tensor, Var};
 use candle_nn::{Init, VarBuilder};
+use serde::{Deserialize, Serialize};
 
 use super::get_f32;
 use crate::error::Result;
@@ -9,6 +10,37 @@ use crate::ops::{Activation, FilledRows, batch_norm};
 
 /// Share of a batch's statistics in the running ones: torch's default.
 const MOMENTUM: f64 = 0.1;
+/// Added to the variance by norms that are trained: torch's default.
+const LEARNED_EPS: f64 = 1e-5;
+
+/// Normalisation after a convolution, as model files name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// The convolution has a bias instead.
+    None,
+    /// Fixed statistics and fixed affine parameters.
+    FrozenBatchNorm,
+    /// Batch norm that training may update; the same as frozen in inference.
+    BatchNorm,
+}
+
+impl Norm {
+    /// A fixed norm becomes one that is trained; without the weights that its statistics came with, it would norm nothing.
+    pub(crate) fn learn(&mut self, eps: &mut f64) {
+        if *self == Self::FrozenBatchNorm {
+            (*self, *eps) = (Self::BatchNorm, LEARNED_EPS);
+        }
+    }
+
+    /// The prefixes whose norms are never trained, where these are the norms under `prefix`.
+    pub(crate) fn fixed_at(self, prefix: &str) -> Vec<String> {
+        match self {
+            Self::FrozenBatchNorm => vec![prefix.to_owned()],
+            Self::None | Self::BatchNorm => Vec::new(),
+        }
+    }
+}
 
 /// The batch norm after a convolution.
 #[derive(Clone)]

@@ -5,9 +5,11 @@ use candle_core::Device;
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
-use super::verdict::shortening;
 use crate::error::{Error, Result};
 use crate::ops::support::check::with_slice;
+
+/// Added to the length of gradients that are shortened, as in torch.
+const EPS: f64 = 1e-6;
 
 /// Elements per task when norms are summed. Sums don't depend on the number of threads.
 const CHUNK: usize = 1 << 14;
@@ -147,6 +149,14 @@ fn squares(tensor: &Tensor) -> Result<f64> {
             .collect();
         parts.into_iter().sum()
     })
+}
+
+/// What gradients of a length are multiplied by so that they don't exceed a limit; `None` where they stay as they are.
+///
+/// Reference: torch `nn/utils/clip_grad.py`, `clip_grad_norm_`.
+pub(super) fn shortening(norm: f64, limit: f64) -> Option<f64> {
+    let factor = limit / (norm + EPS);
+    (factor < 1.0 && norm.is_finite()).then_some(factor)
 }
 
 #[cfg(test)]

@@ -3,23 +3,20 @@
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 
+use super::losses::LossNames;
 use super::parameters::{Freezing, Parameters};
-use crate::backbone::{self, Backbone};
 use crate::checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, RandomSource};
-use crate::config::{ModelConfig, TrainingConfig};
+use crate::config::ModelConfig;
 use crate::error::Result;
-use crate::roi_heads::{MaskHead, RoiHeads};
-use crate::rpn::RegionProposalNetwork;
+use crate::network::{DetectionNetwork, NetworkBuilder};
 use crate::structures::MaskUse;
 
-/// The rooms of a model with variables for parameters.
+/// A network with variables for parameters.
 pub struct Network {
     pub(super) config: ModelConfig,
-    pub(super) backbone: Box<dyn Backbone>,
-    pub(super) rpn: RegionProposalNetwork,
-    pub(super) roi_heads: RoiHeads,
-    pub(super) mask_head: Option<MaskHead>,
+    pub(super) parts: DetectionNetwork,
     pub(super) device: Device,
+    loss_names: LossNames,
     parameters: Parameters,
 }
 
@@ -33,25 +30,25 @@ impl Network {
         source: VarBuilder<'static>,
         freezing: Freezing,
     ) -> Result<Self> {
+        Self::load_with(&NetworkBuilder::default(), config, source, freezing)
+    }
+
+    /// Like [`Self::load`], of parts of your own.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), those of the parts' constructors, of the source, and of candle.
+    pub fn load_with(
+        builder: &NetworkBuilder,
+        config: &ModelConfig,
+        source: VarBuilder<'static>,
+        freezing: Freezing,
+    ) -> Result<Self> {
         config.validate(&config.name)?;
         let device = source.device().clone();
         let parameters = Parameters::new(freezing);
-        let weights = parameters.var_builder(source);
-        let heads = weights.pp("roi_heads");
-        let in_training = with_training_limits(config);
-        let channels = config.backbone.fpn_channels;
-        let mask_head = config.mask_head.as_ref();
-        let mask_head =
-            mask_head.map(|mask| MaskHead::load(&heads, channels, config.num_classes, mask));
-        Ok(Self {
-            backbone: backbone::build(&weights.pp("backbone"), &config.backbone)?,
-            rpn: RegionProposalNetwork::load(&weights.pp("rpn"), &in_training)?,
-            roi_heads: RoiHeads::load(&heads, config)?,
-            mask_head: mask_head.transpose()?,
-            config: in_training,
-            device,
-            parameters,
-        })
+        let parts = builder.build(&parameters.var_builder(source), config)?;
+        let loss_names = parts.architecture.loss_names().into();
+        Ok(Self { config: config.clone(), parts, device, loss_names, parameters })
     }
 
     /// Starts from a weight file; with [`Loading::Partial`], what the file lacks or has for another number of classes
@@ -94,31 +91,18 @@ impl Network {
         &self.device
     }
 
-    /// The training numbers of the model.
-    pub(super) fn training(&self) -> &TrainingConfig {
-        &self.config.training
+    /// Names of the losses, in the order of their values.
+    pub fn loss_names(&self) -> &LossNames {
+        &self.loss_names
+    }
+
+    /// Whether targets need outlines.
+    pub fn mask_use(&self) -> MaskUse {
+        self.parts.architecture.mask_use()
     }
 
     /// What the images of a batch are turned into.
     pub(super) fn dtype(&self) -> DType {
         DType::F32
     }
-
-    /// Losses of a batch.
-    pub(super) fn losses(&self) -> usize {
-        if self.mask_head.is_some() { 5 } else { 4 }
-    }
-
-    /// Whether targets need outlines.
-    pub fn mask_use(&self) -> MaskUse {
-        if self.mask_head.is_some() { MaskUse::Needed } else { MaskUse::Ignored }
-    }
-}
-
-/// The model whose region proposal network keeps as many proposals as training wants.
-fn with_training_limits(config: &ModelConfig) -> ModelConfig {
-    let mut config = config.clone();
-    config.rpn.pre_nms_top_n = config.training.rpn.pre_nms_top_n;
-    config.rpn.post_nms_top_n = config.training.rpn.post_nms_top_n;
-    config
 }

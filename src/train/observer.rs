@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::batch::Position;
+use super::losses::Losses;
 use super::network::Network;
 use super::state::Snapshot;
-use super::step::Losses;
 use crate::error::Result;
 
 /// One update, as it is reported.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepReport {
     /// Updates made, this one included.
     pub step: u64,

@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
-use crate::config::{ModelConfig, Norm};
+use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 /// The role of a tensor, for optimisers that treat roles differently.
@@ -51,30 +51,13 @@ pub struct Freezing {
     fixed_norms: Vec<String>,
 }
 
-/// Stages of a ResNet from the last to the first, as they are unfrozen.
-const STAGES: [&str; 5] = ["layer4", "layer3", "layer2", "layer1", "conv1"];
-
 impl Freezing {
-    /// torchvision's `trainable_backbone_layers`: of the stem and the four stages of the backbone, the last `stages` are
-    /// trained; 3 is its default, 5 is all. Fixed norms of the model's description are never trained.
-    pub fn backbone(config: &ModelConfig, stages: usize) -> Self {
-        let trained = &STAGES[..stages.min(STAGES.len())];
-        let mut frozen: Vec<String> = STAGES
-            .iter()
-            .filter(|stage| !trained.contains(stage))
-            .map(|stage| format!("backbone.body.{stage}."))
-            .collect();
-        if stages < STAGES.len() {
-            frozen.push("backbone.body.bn1.".to_owned());
-        }
-        let mask_norm = config.mask_head.as_ref().map(|head| head.norm);
-        let norms = [
-            ("backbone.body.", Some(config.backbone.norm)),
-            ("backbone.fpn.", Some(config.backbone.fpn_norm)),
-            ("roi_heads.mask_head.", mask_norm),
-        ];
-        let fixed = norms.into_iter().filter(|(_, norm)| *norm == Some(Norm::FrozenBatchNorm));
-        Self { frozen, fixed_norms: fixed.map(|(prefix, _)| prefix.to_owned()).collect() }
+    /// torchvision's `trainable_backbone_layers`: of the parts of the backbone's body, the last `parts` are trained. Those of
+    /// a ResNet are its four stages and its stem; 3 is torchvision's default, 5 is all. Fixed norms of the model's
+    /// description are never trained.
+    pub fn backbone(config: &ModelConfig, parts: usize) -> Self {
+        let frozen = config.backbone_parts().into_iter().skip(parts).flatten().collect();
+        Self { frozen, fixed_norms: config.fixed_norms() }
     }
 
     /// Freezes all names that start with `prefix`, too.
@@ -102,11 +85,10 @@ impl Freezing {
 /// use candle_detection::train::{Freezing, Parameters};
 /// use candle_detection::{RandomSource, config};
 ///
-/// let mut model = config::get("maskrcnn_resnet50_fpn")?;
-/// model.backbone.width = 4;
+/// let model = config::get("maskrcnn_resnet50_fpn")?;
 /// let parameters = Parameters::new(Freezing::backbone(&model, 3));
 /// let weights = parameters.var_builder(RandomSource { seed: 1 }.var_builder(&Device::Cpu));
-/// let backbone = backbone::build(&weights.pp("backbone"), &model.backbone)?;
+/// let backbone = backbone::build(&weights.pp("backbone"), &model.body, &model.neck)?;
 /// let trained = parameters.trainable();
 /// assert!(trained.iter().any(|p| p.name == "backbone.body.layer2.0.conv1.weight"));
 /// assert!(!trained.iter().any(|p| p.name == "backbone.body.layer1.0.conv1.weight"));

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
+use super::losses::{LossNames, Losses};
 use super::observer::StepReport;
 use super::state::Numbers;
-use super::step::Losses;
 use super::verdict::{Judgement, Verdict};
 use crate::error::{Error, Result};
 
@@ -42,7 +42,7 @@ impl Pending {
             steps: reading.steps,
             position: self.after.position,
             epochs: self.epochs,
-            losses: judgement.losses,
+            losses: judgement.losses.clone(),
             rate: self.rate,
             gradient_norm: judgement.gradient_norm,
             images: self.images.len(),
@@ -54,9 +54,9 @@ impl Pending {
     }
 
     /// Why it was not made, as this rank sees it.
-    pub fn error(self, judgement: &Judgement, rank: usize) -> Result<Error> {
+    pub fn error(self, names: &LossNames, judgement: &Judgement, rank: usize) -> Result<Error> {
         let step = self.after.step;
-        let own = Losses::of(&self.own_losses.to_vec1()?);
+        let own = Losses::new(names, &self.own_losses.to_vec1()?);
         let what = if !own.are_finite() {
             format!("a loss of step {step}")
         } else if !judgement.losses.are_finite() {

@@ -277,7 +277,7 @@ impl Trainer {
     fn report(&mut self, observer: &mut dyn Observer, clock: &Clock) -> Result<Flow> {
         let mut pending = std::mem::take(&mut self.pending);
         let verdicts: Vec<&Verdict> = pending.iter().map(|update| &update.verdict).collect();
-        let judgements = Verdict::read(&verdicts)?;
+        let judgements = Verdict::read(self.network.loss_names(), &verdicts)?;
         let reading = clock.read(pending.len(), self.numbers.step);
         let made = judgements.iter().take_while(|judgement| judgement.goes_on).count();
         let failed = pending.drain(made..).next();
@@ -293,7 +293,10 @@ impl Trainer {
         let Some(failed) = failed else { return Ok(flow) };
         let error = match self.failed.take() {
             Some(error) => error,
-            None => failed.error(&judgements[made], self.communicator.rank())?,
+            None => {
+                let names = self.network.loss_names();
+                failed.error(names, &judgements[made], self.communicator.rank())?
+            }
         };
         self.keep_failed(&error);
         Err(error)

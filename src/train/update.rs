@@ -14,7 +14,7 @@ use super::options::option;
 use super::parallel::{Plan, Ranks};
 use super::parameters::Parameter;
 use super::random::Random;
-use super::sample::RandomSampler;
+use super::random_sampler::RandomSampler;
 use super::verdict::Approval;
 use crate::error::{Error, Result};
 
@@ -81,7 +81,7 @@ impl Work<'_> {
 
     /// Losses that spoil an update.
     fn nothing(&self) -> Result<Own> {
-        let losses = vec![f32::NAN; self.network.losses()];
+        let losses = vec![f32::NAN; self.network.loss_names().len()];
         Ok(Own { losses: Tensor::new(losses, self.network.device())?, images: Vec::new() })
     }
 
@@ -179,9 +179,10 @@ mod tests {
 
     fn network() -> Network {
         let mut model = config::get("fasterrcnn_resnet50_fpn").unwrap();
-        (model.backbone.width, model.backbone.fpn_channels) = (4, 8);
+        model.body.as_resnet_mut().unwrap().width = 4;
+        model.neck.as_fpn_mut().unwrap().channels = 8;
         (model.image.min_size, model.image.max_size) = (64, 64);
-        model.box_head.hidden = 16;
+        model.architecture.as_rcnn_mut().unwrap().box_head.hidden = 16;
         let freezing = Freezing::backbone(&model, 5);
         Network::from_random(&model, 1, freezing, &Device::Cpu).unwrap()
     }

@@ -2,14 +2,11 @@
 
 use candle_core::{Device, Tensor};
 
-use super::gradients::Gradients;
-use super::step::Losses;
+use super::gradients::{Gradients, shortening};
+use super::losses::{LossNames, Losses};
 use crate::error::Result;
 #[cfg(feature = "cuda")]
 use crate::ops::support::cuda::{self, Condition};
-
-/// Added to the length of gradients that are shortened, as in torch.
-const EPS: f64 = 1e-6;
 
 /// Places in a verdict; losses follow.
 const GOES_ON: usize = 0;
@@ -29,7 +26,7 @@ pub struct Verdict {
 }
 
 /// What a verdict says.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     /// The losses of the update.
     pub losses: Losses,
@@ -77,18 +74,19 @@ impl Verdict {
         Ok(Self { values: Tensor::from_vec(values, count, &Device::Cpu)? })
     }
 
-    /// What some verdicts on updates of one network say, in their order; from a GPU in one download.
+    /// What some verdicts on updates of one network, whose losses have these names, say in their order; from a GPU in one download.
     ///
     /// # Errors
     /// Those of candle.
-    pub fn read(verdicts: &[&Self]) -> Result<Vec<Judgement>> {
+    pub fn read(names: &LossNames, verdicts: &[&Self]) -> Result<Vec<Judgement>> {
         let Some(first) = verdicts.first() else { return Ok(Vec::new()) };
         let rows: Vec<&Tensor> = verdicts.iter().map(|verdict| &verdict.values).collect();
         let all = Tensor::cat(&rows, 0)?;
         #[cfg(feature = "cuda")]
         crate::ops::count_download(&all);
         let all = all.to_vec1::<f64>()?;
-        Ok(all.chunks_exact(first.values.elem_count()).map(Judgement::of).collect())
+        let each = all.chunks_exact(first.values.elem_count());
+        Ok(each.map(|values| Judgement::of(names, values)).collect())
     }
 
     /// For those who wait for a verdict that lies in the host's memory.
@@ -99,22 +97,14 @@ impl Verdict {
 }
 
 impl Judgement {
-    fn of(values: &[f64]) -> Self {
+    fn of(names: &LossNames, values: &[f64]) -> Self {
         let losses: Vec<f32> = values[LOSSES..].iter().map(|loss| *loss as f32).collect();
         Self {
-            losses: Losses::of(&losses),
+            losses: Losses::new(names, &losses),
             gradient_norm: values[NORM],
             goes_on: values[GOES_ON] > 0.0,
         }
     }
-}
-
-/// What gradients of a length are multiplied by so that they don't exceed a limit; `None` where they stay as they are.
-///
-/// Reference: torch `nn/utils/clip_grad.py`, `clip_grad_norm_`.
-pub(super) fn shortening(norm: f64, limit: f64) -> Option<f64> {
-    let factor = limit / (norm + EPS);
-    (factor < 1.0 && norm.is_finite()).then_some(factor)
 }
 
 /// A verdict on the host.
@@ -165,6 +155,10 @@ impl Approval<'_> {
 mod tests {
     use super::*;
 
+    fn names() -> LossNames {
+        ["a", "b", "c", "d"].map(str::to_owned).into()
+    }
+
     fn verdict(losses: [f32; 4], gradient: &[f32], before: Option<&Verdict>) -> Verdict {
         let losses = Tensor::new(&losses, &Device::Cpu).unwrap();
         let gradient = Tensor::new(gradient, &Device::Cpu).unwrap();
@@ -180,11 +174,11 @@ mod tests {
         let factor = |verdict: &Verdict| verdict.consent().unwrap().factor;
         assert_eq!(factor(&long), 0.5 * (2.0 / (5.0 + 1e-6)));
         assert_eq!(factor(&short), 0.5);
-        let read = Verdict::read(&[&long, &short]).unwrap();
+        let read = Verdict::read(&names(), &[&long, &short]).unwrap();
         assert_eq!(read[0].gradient_norm, 5.0);
         assert_eq!(read[1].losses.total(), 4.0);
         assert!(read[0].goes_on && read[1].goes_on);
-        assert!(Verdict::read(&[]).unwrap().is_empty());
+        assert!(Verdict::read(&names(), &[]).unwrap().is_empty());
     }
 
     #[test]
@@ -200,7 +194,7 @@ mod tests {
             let second = verdict(losses, &bad, Some(&first));
             let third = verdict([1.0; 4], &gradient, Some(&second));
             let fourth = verdict([1.0; 4], &gradient, Some(&third));
-            let read = Verdict::read(&[&first, &second, &third, &fourth]).unwrap();
+            let read = Verdict::read(&names(), &[&first, &second, &third, &fourth]).unwrap();
             let goes_on: Vec<bool> = read.iter().map(|judgement| judgement.goes_on).collect();
             assert_eq!(goes_on, [true, false, false, false]);
             let is_bad = !read[1].losses.are_finite() || !read[1].gradient_norm.is_finite();

@@ -3,15 +3,16 @@
 //! In: [`ImageInput`]s of any size. Out: an [`ImageBatch`]; later, a [`DetectionBatch`](crate::structures::DetectionBatch)
 //! in the pixels of the originals. This room knows nothing of networks.
 
+mod config;
 mod resize;
 mod restore;
 
 use candle_core::{DType, Device};
 
+pub use config::ImageConfig;
 pub use resize::{padded_size, resized_size};
 pub use restore::restore;
 
-use crate::config::ImageConfig;
 use crate::error::Result;
 use crate::image_input::{ImageInput, Pixels};
 use crate::ops::{PixelSource, ResizeNormalizeParams, resize_normalize};

@@ -1,15 +1,19 @@
 //! Arithmetic of sizes, in f64.
 
-use crate::config::ImageConfig;
+use super::ImageConfig;
 use crate::structures::ImageSize;
 
 /// Size of an image in the batch: the shorter side becomes `min_size`, unless the longer one would exceed `max_size`.
 ///
-/// Always applied, to images in range too. A side is rounded down, and is at least 1.
+/// Always applied, to images in range too. A side is rounded down, and is at least 1. A model with a fixed size has
+/// that instead.
 ///
 /// Reference: torchvision `models/detection/transform.py`, `_resize_image_and_masks`. The reference fails where a side
 /// rounds down to nothing; here it keeps one pixel.
 pub fn resized_size(original: ImageSize, config: &ImageConfig) -> ImageSize {
+    if let Some([height, width]) = config.fixed_size {
+        return ImageSize { height, width };
+    }
     let shorter = original.height.min(original.width).max(1) as f64;
     let longer = original.height.max(original.width).max(1) as f64;
     let scale = (config.min_size as f64 / shorter).min(config.max_size as f64 / longer);
@@ -57,6 +61,16 @@ mod tests {
         ];
         for ((height, width), expected) in table {
             assert_eq!(resized(height, width), expected, "{height}×{width}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_size_is_that_of_every_image() {
+        let mut config = config::get("maskrcnn_resnet50_fpn").unwrap().image;
+        config.fixed_size = Some([300, 320]);
+        for (height, width) in [(480, 640), (10, 5000), (300, 300)] {
+            let size = resized_size(ImageSize { height, width }, &config);
+            assert_eq!(size, ImageSize { height: 300, width: 320 });
         }
     }
 

@@ -18,10 +18,11 @@ use super::{fixtures, largest_difference};
 
 pub fn config() -> ModelConfig {
     let mut config = ModelConfig::load(&fixtures().join("tiny_r18.toml")).unwrap();
-    config.training.rpn.samples_per_image = 32;
-    config.training.rpn.pre_nms_top_n = 40;
-    config.training.rpn.post_nms_top_n = 40;
-    config.training.roi.samples_per_image = 32;
+    let training = &mut config.architecture.as_rcnn_mut().unwrap().training;
+    training.rpn.samples_per_image = 32;
+    training.rpn.pre_nms_top_n = 40;
+    training.rpn.post_nms_top_n = 40;
+    training.roi.samples_per_image = 32;
     config
 }
 
@@ -45,7 +46,7 @@ pub struct Log {
 
 impl Observer for Log {
     fn step(&mut self, report: &StepReport) -> Result<Flow> {
-        self.steps.push(*report);
+        self.steps.push(report.clone());
         Ok(if self.stop_at == Some(report.step) { Flow::Stop } else { Flow::Continue })
     }
 

@@ -186,7 +186,10 @@ fn box_head(device: &Device) -> (BoxHead, Vec<(String, Var)>) {
     add("5.bias".to_owned(), &[32]);
     let tensors = variables.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone()));
     let weights = VarBuilder::from_tensors(tensors.collect(), DType::F32, device);
-    (BoxHead::load(&weights, 8, &config).unwrap(), variables)
+    (
+        BoxHead::load(&weights, 8, &config.architecture.as_rcnn().unwrap().box_head).unwrap(),
+        variables,
+    )
 }
 
 /// Pooled features of two images, zero in empty slots as pooling leaves them, and their counts.

@@ -190,7 +190,8 @@ fn a_step_keeps_to_its_budget() {
                 optimizer.step_if(&verdict, &gradients, 0.01).unwrap();
                 average.update_if(&verdict).unwrap();
             });
-            let (read, reading) = count(|| Verdict::read(&[&verdict, &verdict]).unwrap());
+            let (read, reading) =
+                count(|| Verdict::read(network.loss_names(), &[&verdict, &verdict]).unwrap());
             assert!(read.iter().all(|judgement| judgement.goes_on));
             [losses, backward, judged, update, reading].map(copies)
         };

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device};
 use candle_detection::config::ModelConfig;
+use candle_detection::rcnn::GeneralizedRcnn;
 use candle_detection::structures::Detections;
 use candle_detection::{
     Detector, DetectorBuilder, Execution, ImageInput, Weights, device, transform,
@@ -160,7 +161,7 @@ fn every_stage_keeps_to_its_budget() {
         .configure(|config| {
             config.image.min_size = 64;
             config.image.max_size = 96;
-            config.rpn.post_nms_top_n = 20;
+            config.architecture.as_rcnn_mut().unwrap().rpn.post_nms_top_n = 20;
             config.detections.per_image = 3;
         })
         .build()
@@ -169,18 +170,20 @@ fn every_stage_keeps_to_its_budget() {
     detector.detect_batch(&image).unwrap();
 
     let network = detector.network();
+    let rcnn = network.parts::<GeneralizedRcnn>().unwrap();
     let settings = detector.settings();
     let to_batch = || transform::to_batch(&image, &settings.image, &cuda(), detector.dtype());
     let batch = stage("transform", Counts { host_to_device: 1, ..NOTHING }, to_batch);
     let features = stage("backbone", NOTHING, || network.backbone.forward(&batch.pixels));
-    let predicted = stage("rpn head", NOTHING, || network.rpn.predict(&features));
+    let predicted = stage("rpn head", NOTHING, || rcnn.rpn.predict(&features));
     let geometry = &batch.geometry;
-    let anchors = || network.rpn.anchor_generator().generate(geometry, &predicted.objectness);
+    let anchors = || rcnn.rpn.anchor_generator().generate(geometry, &predicted.objectness);
     stage("anchors", NOTHING, anchors);
-    let proposals = stage("proposals", NOTHING, || network.rpn.propose(&predicted, geometry));
-    let detect = || network.roi_heads.detect(&features, &proposals, geometry, &settings.detections);
+    let proposals =
+        stage("proposals", NOTHING, || rcnn.rpn.propose(&predicted, geometry, rcnn.rpn.limits()));
+    let detect = || rcnn.roi_heads.detect(&features, &proposals, geometry, &settings.detections);
     let instances = stage("box head and detections", NOTHING, detect);
-    let head = &network.instance_heads[0];
+    let head = &rcnn.instance_heads[0];
     let masks = stage("mask head", NOTHING, || head.forward(&features, &instances, geometry));
     let extras = [(head.name().to_owned(), masks)].into();
     let results =

@@ -3,8 +3,7 @@
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-use super::RpnOutput;
-use crate::config::RpnConfig;
+use super::{RpnConfig, RpnOutput};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial};
 use crate::ops::Activation;

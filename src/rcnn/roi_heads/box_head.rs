@@ -2,11 +2,12 @@
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
 
-use crate::config::{BoxHeadKind, ModelConfig};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, Linear, NormAt};
 use crate::ops::{Activation, FilledRows};
+use crate::section::Checks;
 
 /// Convolutions of the second kind of head.
 const CONVS: usize = 4;
@@ -14,6 +15,50 @@ const CONVS: usize = 4;
 const FC_INDEX: usize = 5;
 /// Added to the variance by the norms of the heads: batch norm's default, whatever the backbone has.
 pub(super) const HEAD_NORM_EPS: f64 = 1e-5;
+
+/// The section `box_head` of the architecture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoxHeadConfig {
+    /// Layers between the pooled features and the predictor.
+    pub kind: BoxHeadKind,
+    /// Cells per side of the pooled features.
+    pub roi_output: usize,
+    /// Samples per side of a cell.
+    pub roi_sampling: usize,
+    /// Units of the fully connected layers.
+    pub hidden: usize,
+    /// Divisors of dx, dy, dw, dh.
+    pub box_weights: [f32; 4],
+    /// Pixels of the resized image; a candidate stays when both sides are at least this.
+    pub min_box_side: f32,
+}
+
+/// Layers between the pooled features and the predictor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoxHeadKind {
+    /// Two fully connected layers.
+    TwoMlp,
+    /// Four 3×3 convolutions with batch norm, then one fully connected layer.
+    FourConvOneFc,
+}
+
+impl BoxHeadConfig {
+    /// Checks the numbers of the section.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), naming the field at fault.
+    pub fn validate(&self, checks: &Checks) -> Result<()> {
+        checks.at_least_one(&[
+            ("roi_output", self.roi_output),
+            ("roi_sampling", self.roi_sampling),
+            ("hidden", self.hidden),
+        ])?;
+        checks.positive("box_weights", &self.box_weights)?;
+        checks.side("min_box_side", self.min_box_side)
+    }
+}
 
 /// Convolutions, if any, then fully connected layers.
 pub struct BoxHead {
@@ -26,8 +71,7 @@ impl BoxHead {
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
-    pub fn load(weights: &VarBuilder, channels: usize, config: &ModelConfig) -> Result<Self> {
-        let head = &config.box_head;
+    pub fn load(weights: &VarBuilder, channels: usize, head: &BoxHeadConfig) -> Result<Self> {
         let (side, hidden) = (head.roi_output, head.hidden);
         let over_pooled = |name: String| {
             Linear::load_over_pooled(&weights.pp(name), channels, side, hidden, Activation::Relu)

@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-5;
 
 fn config() -> ModelConfig {
     let origin = "tests/fixtures/tiny_r50_v2.toml";
-    ModelConfig::parse(include_str!("../../tests/fixtures/tiny_r50_v2.toml"), origin).unwrap()
+    ModelConfig::parse(include_str!("../../../tests/fixtures/tiny_r50_v2.toml"), origin).unwrap()
 }
 
 fn variables(random: &mut Random, shapes: &[(String, Vec<usize>)]) -> HashMap<String, Tensor> {
@@ -119,22 +119,24 @@ fn with_empty_slots(pooled: &Tensor) -> Tensor {
 #[test]
 fn box_heads_learn_from_filled_slots() {
     let config = config();
-    let (channels, head) = (config.backbone.fpn_channels, &config.box_head);
+    let channels = config.levels()[0].channels;
+    let head = &config.architecture.as_rcnn().unwrap().box_head;
     let mut shapes: Vec<_> =
         (0..4).flat_map(|index| normed_conv(&index.to_string(), channels, channels)).collect();
     let pooled = channels * head.roi_output * head.roi_output;
     shapes.push(("5.weight".to_owned(), vec![head.hidden, pooled]));
     shapes.push(("5.bias".to_owned(), vec![head.hidden]));
     compare(&shapes, [head.roi_output, channels], |weights, pooled, filled| {
-        BoxHead::load(weights, channels, &config).unwrap().forward(pooled, filled).unwrap()
+        BoxHead::load(weights, channels, head).unwrap().forward(pooled, filled).unwrap()
     });
 }
 
 #[test]
 fn mask_heads_learn_from_filled_slots() {
     let config = config();
-    let head = config.mask_head.as_ref().unwrap();
-    let (mut channels, classes) = (config.backbone.fpn_channels, config.num_classes);
+    let head = config.architecture.as_rcnn().unwrap().mask_head.as_ref().unwrap();
+    let levels = config.levels();
+    let (mut channels, classes) = (levels[0].channels, config.num_classes);
     let mut shapes = Vec::new();
     for (index, outputs) in head.conv_channels.iter().copied().enumerate() {
         shapes.extend(normed_conv(&format!("mask_head.{index}"), channels, outputs));
@@ -149,14 +151,14 @@ fn mask_heads_learn_from_filled_slots() {
     ] {
         shapes.push((format!("mask_predictor.{name}"), dims));
     }
-    let inputs = config.backbone.fpn_channels;
+    let inputs = levels[0].channels;
     compare(&shapes, [head.roi_output, inputs], |weights, pooled, filled| {
         let labels = match filled {
             FilledRows::All => vec![1u32, 2, 3, 4, 1],
             FilledRows::UpTo(_) => vec![1, 2, 3, 0, 0, 0, 0, 0, 4, 1, 0, 0],
         };
         let labels = Tensor::new(labels, &Device::Cpu).unwrap();
-        let loaded = MaskHead::load(weights, inputs, classes, head).unwrap();
+        let loaded = MaskHead::load(weights, &levels, classes, head).unwrap();
         loaded.predict(pooled, &labels, filled).unwrap()
     });
 }

@@ -2,14 +2,49 @@
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
 
 use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
-use crate::config::{MaskHeadConfig, Norm};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, get_f32};
-use crate::ops::{Activation, FilledRows, class_mask_logits, class_masks};
-use crate::structures::{BatchGeometry, FeatureMaps, Instances};
+use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Initial, Norm, get_f32};
+use crate::ops::{Activation, FilledRows, class_mask_logits, class_masks, mask_loss, mask_targets};
+use crate::section::Checks;
+use crate::structures::{
+    BatchGeometry, FeatureLevel, FeatureMaps, Instances, MaskUse, SlotRows, trim_samples,
+};
+use crate::targets::{ObjectBatch, Sampled};
+
+/// The section `mask_head` of the architecture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaskHeadConfig {
+    /// Cells per side of the pooled features; the mask has twice as many.
+    pub roi_output: usize,
+    /// Samples per side of a cell.
+    pub roi_sampling: usize,
+    /// Output channels of the 3×3 convolutions.
+    pub conv_channels: Vec<usize>,
+    /// Normalisation of the 3×3 convolutions.
+    pub norm: Norm,
+    /// Channels of the transposed convolution.
+    pub predictor_channels: usize,
+}
+
+impl MaskHeadConfig {
+    /// Checks the numbers of the section.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), naming the field at fault.
+    pub fn validate(&self, checks: &Checks) -> Result<()> {
+        checks.at_least_one(&[
+            ("roi_output", self.roi_output),
+            ("roi_sampling", self.roi_sampling),
+            ("conv_channels", self.conv_channels.len()),
+            ("predictor_channels", self.predictor_channels),
+        ])
+    }
+}
 
 /// Convolutions, an enlargement, and one filter per class, of which only the detected class's is applied.
 pub struct MaskHead {
@@ -30,11 +65,11 @@ impl MaskHead {
     /// Those of the weights' source, and of candle.
     pub fn load(
         weights: &VarBuilder,
-        in_channels: usize,
+        levels: &[FeatureLevel],
         num_classes: usize,
         config: &MaskHeadConfig,
     ) -> Result<Self> {
-        let mut channels = in_channels;
+        let mut channels = levels.first().map_or(0, |level| level.channels);
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
             let weights = weights.pp("mask_head").pp(index);
@@ -57,7 +92,7 @@ impl MaskHead {
         let enlarged = config.predictor_channels;
         let filters = predictor.pp("mask_fcn_logits");
         Ok(Self {
-            roi_pool: MultiScaleRoiAlign::new(config.roi_output, config.roi_sampling),
+            roi_pool: MultiScaleRoiAlign::new(levels, config.roi_output, config.roi_sampling),
             convs,
             enlarge: ConvTranspose2d::load(
                 &predictor.pp("conv5_mask"),
@@ -153,5 +188,32 @@ impl InstanceHead for MaskHead {
         let enlarged = self.enlarge(&pooled, FilledRows::All)?;
         let rows = labels.flatten_all()?;
         per_slot(&class_masks(&enlarged, &self.class_filters, &self.class_biases, &rows)?, labels)
+    }
+
+    fn loss_name(&self) -> Option<&str> {
+        Some("loss_mask")
+    }
+
+    fn loss(
+        &self,
+        features: &FeatureMaps,
+        sampled: &Sampled<'_>,
+        objects: &ObjectBatch,
+        geometry: &BatchGeometry,
+    ) -> Result<Tensor> {
+        let samples = trim_samples(sampled.samples.positives.clone())?;
+        let targets = sampled.targets(&samples)?;
+        let rows = SlotRows::new(&samples.counts, samples.index.dim(1)?)?;
+        let pooled = self.pool(features, &targets.boxes, &samples.counts, geometry)?;
+        let labels = rows.of(&targets.labels.flatten_all()?)?;
+        let logits = self.predict(&rows.of(&pooled)?, &labels, rows.filled())?;
+        let side = logits.dim(2)?;
+        let shares =
+            mask_targets(&objects.masks, &targets.boxes, &targets.objects, &samples.counts, side)?;
+        mask_loss(&logits, &labels, &rows.of(&shares.flatten_to(1)?)?)
+    }
+
+    fn mask_use(&self) -> MaskUse {
+        MaskUse::Needed
     }
 }

@@ -1,14 +1,53 @@
-//! Anchors: the reference boxes that the region proposal network corrects.
-//!
-//! They are computed on the device of the features from shape scalars alone: sizes of features and batch, anchor sizes,
-//! aspect ratios. No tensor is built on the host, nothing is uploaded, nothing is cached.
+//! One anchor of each size and aspect ratio at every cell.
 
 use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
 
-use crate::config::AnchorsConfig;
 use crate::error::{Error, Result};
 use crate::ops::{AnchorGridParams, AnchorLevel, anchor_grid};
+use crate::section::Checks;
 use crate::structures::BatchGeometry;
+
+/// Reference boxes of a model: the section `anchors` of its architecture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnchorsConfig {
+    /// Pixels, one list per level, finest first: level `i` has `sizes[i]` × `aspect_ratios`, not a product over levels.
+    pub sizes: Vec<Vec<f32>>,
+    /// Height / width, the same on every level.
+    pub aspect_ratios: Vec<f32>,
+}
+
+impl AnchorsConfig {
+    /// Checks the numbers of the section for a backbone of some levels.
+    ///
+    /// # Errors
+    /// [`Error::Config`], naming the field at fault.
+    pub fn validate(&self, levels: usize, checks: &Checks) -> Result<()> {
+        let sets = self.sizes.len();
+        checks.require(
+            (sets == levels).into(),
+            "sizes",
+            format!("{sets} lists"),
+            format!("{levels}, one per level of the backbone"),
+        )?;
+        let per_level = self.sizes.first().map_or(0, Vec::len);
+        let even = self.sizes.iter().all(|sizes| sizes.len() == per_level && per_level > 0);
+        checks.require(
+            even.into(),
+            "sizes",
+            format!("{:?}", self.sizes),
+            "lists of one length, at least 1: the head is shared by all levels",
+        )?;
+        let positive = self.sizes.iter().flatten().all(|size| *size > 0.0 && size.is_finite());
+        let found = format!("{:?}", self.sizes);
+        checks.require(positive.into(), "sizes", found, "positive pixels")?;
+        let ratios = &self.aspect_ratios;
+        let usable = !ratios.is_empty() && ratios.iter().all(|r| *r > 0.0 && r.is_finite());
+        let expected = "at least one positive height / width";
+        checks.require(usable.into(), "aspect_ratios", format!("{ratios:?}"), expected)
+    }
+}
 
 /// Makes the anchors of a batch.
 #[derive(Debug, Clone)]

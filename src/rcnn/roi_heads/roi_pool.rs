@@ -4,22 +4,22 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::ops::{RoiAlignParams, infer_spatial_scales, roi_align};
-use crate::structures::{BatchGeometry, FeatureMaps};
-
-/// Pyramid levels that boxes are pooled from; the extra level serves the region proposal network only.
-const ROI_LEVELS: usize = 4;
+use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps};
 
 /// Pools a square of features per box from the level that suits the box's size.
 #[derive(Debug, Clone, Copy)]
 pub struct MultiScaleRoiAlign {
+    levels: usize,
     output: usize,
     sampling: usize,
 }
 
 impl MultiScaleRoiAlign {
-    /// Pools `output × output` cells with `sampling × sampling` samples each.
-    pub fn new(output: usize, sampling: usize) -> Self {
-        Self { output, sampling }
+    /// Pools `output × output` cells with `sampling × sampling` samples each, from the levels that are a stage's: as
+    /// torchvision's, they are called `0`, `1`, …; what the pyramid adds serves the region proposal network only.
+    pub fn new(levels: &[FeatureLevel], output: usize, sampling: usize) -> Self {
+        let is_stage = |level: &&FeatureLevel| level.name.bytes().all(|c| c.is_ascii_digit());
+        Self { levels: levels.iter().take_while(is_stage).count(), output, sampling }
     }
 
     /// `boxes` `[N, K, 4]`, xyxy in pixels of the resized images, `counts` `[N]` → `[N·K, output, output, C]`.
@@ -33,7 +33,7 @@ impl MultiScaleRoiAlign {
         counts: &Tensor,
         geometry: &BatchGeometry,
     ) -> Result<Tensor> {
-        let levels: Vec<&Tensor> = features.levels.iter().take(ROI_LEVELS).collect();
+        let levels: Vec<&Tensor> = features.levels.iter().take(self.levels).collect();
         let heights: Vec<usize> =
             levels.iter().map(|level| level.dim(1)).collect::<Result<_, _>>()?;
         let tallest = geometry.images.iter().map(|image| image.resized.height).max().unwrap_or(1);

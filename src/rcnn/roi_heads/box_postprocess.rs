@@ -2,21 +2,23 @@
 
 use candle_core::Tensor;
 
-use crate::config::DetectionsConfig;
+use super::BoxHeadConfig;
 use crate::error::Result;
-use crate::ops::{NmsParams, SelectCandidatesParams, gather_slots, nms, select_candidates};
+use crate::ops::{SelectCandidatesParams, select_candidates};
+use crate::postprocess::{DetectionsConfig, best_instances};
 use crate::structures::{BatchGeometry, Instances, Proposals};
 
 /// Selects candidates, suppresses per class, keeps the best.
 #[derive(Debug, Clone, Copy)]
 pub struct BoxPostprocess {
     box_weights: [f32; 4],
+    min_box_side: f32,
 }
 
 impl BoxPostprocess {
-    /// `box_weights` are the divisors of dx, dy, dw, dh.
-    pub fn new(box_weights: [f32; 4]) -> Self {
-        Self { box_weights }
+    /// With the divisors of deltas and the smallest side that the head's section says.
+    pub fn new(config: &BoxHeadConfig) -> Self {
+        Self { box_weights: config.box_weights, min_box_side: config.min_box_side }
     }
 
     /// `class_logits` `[N·K, C]`, `box_regression` `[N·K, 4·C]` of `proposals` → the best `config.per_image` detections.
@@ -35,23 +37,10 @@ impl BoxPostprocess {
             image_sizes: geometry.resized_sizes(),
             box_weights: self.box_weights,
             score_threshold: config.score_threshold,
-            min_side: config.min_box_side,
+            min_side: self.min_box_side,
         };
         let Proposals { boxes, counts, .. } = proposals;
         let candidates = select_candidates(class_logits, box_regression, boxes, counts, &params)?;
-        let params = NmsParams { iou_threshold: config.nms_threshold, capacity: config.per_image };
-        let kept = nms(
-            &candidates.boxes,
-            &candidates.scores,
-            &candidates.labels,
-            &candidates.valid,
-            &params,
-        )?;
-        Ok(Instances {
-            boxes: gather_slots(&candidates.boxes, &kept.index, &kept.counts)?,
-            scores: gather_slots(&candidates.scores, &kept.index, &kept.counts)?,
-            labels: gather_slots(&candidates.labels, &kept.index, &kept.counts)?,
-            counts: kept.counts,
-        })
+        best_instances(&candidates, config)
     }
 }

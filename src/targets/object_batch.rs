@@ -3,12 +3,13 @@
 use candle_core::{Device, Tensor};
 
 use super::ground_truth::GroundTruth;
-use super::mask_targets::PackedMasks;
+use super::object_mask::PackedMasks;
 use crate::error::Result;
 use crate::ops::{HostArray, ObjectMasks, Objects, upload_arrays};
 
 /// The objects of a batch, in as many slots for every image as the image with the most needs.
-pub(super) struct ObjectBatch {
+#[derive(Debug, Clone)]
+pub struct ObjectBatch {
     /// `[N, G, 4]` f32, xyxy in pixels of the resized images.
     pub boxes: Tensor,
     /// `[N, G]` u32, category ids; 0 above the counts.

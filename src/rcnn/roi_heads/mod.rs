@@ -7,6 +7,7 @@ mod box_head;
 mod box_postprocess;
 mod box_predictor;
 mod instance_head;
+mod losses;
 mod mask_head;
 mod roi_pool;
 #[cfg(test)]
@@ -15,17 +16,18 @@ mod tests;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-pub use box_head::BoxHead;
+pub use box_head::{BoxHead, BoxHeadConfig, BoxHeadKind};
 pub use box_postprocess::BoxPostprocess;
 pub use box_predictor::BoxPredictor;
 pub use instance_head::InstanceHead;
-pub use mask_head::MaskHead;
+pub use losses::Candidates;
+pub use mask_head::{MaskHead, MaskHeadConfig};
 pub use roi_pool::MultiScaleRoiAlign;
 
-use crate::config::{DetectionsConfig, ModelConfig};
 use crate::error::Result;
 use crate::ops::FilledRows;
-use crate::structures::{BatchGeometry, FeatureMaps, Instances, Proposals};
+use crate::postprocess::DetectionsConfig;
+use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps, Instances, Proposals};
 
 /// Pooling, box head, box predictor, and the choice of detections.
 pub struct RoiHeads {
@@ -33,25 +35,29 @@ pub struct RoiHeads {
     box_head: BoxHead,
     box_predictor: BoxPredictor,
     box_postprocess: BoxPostprocess,
+    /// Divisors of dx, dy, dw, dh.
+    box_weights: [f32; 4],
 }
 
 impl RoiHeads {
-    /// Loads the heads from `box_head.` and `box_predictor.`.
+    /// Loads the heads from `box_head.` and `box_predictor.`, on levels of so many channels.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
-    pub fn load(weights: &VarBuilder, config: &ModelConfig) -> Result<Self> {
-        let head = &config.box_head;
-        let channels = config.backbone.fpn_channels;
+    pub fn load(
+        weights: &VarBuilder,
+        levels: &[FeatureLevel],
+        num_classes: usize,
+        head: &BoxHeadConfig,
+    ) -> Result<Self> {
+        let channels = levels.first().map_or(0, |level| level.channels);
+        let predictor = weights.pp("box_predictor");
         Ok(Self {
-            box_roi_pool: MultiScaleRoiAlign::new(head.roi_output, head.roi_sampling),
-            box_head: BoxHead::load(&weights.pp("box_head"), channels, config)?,
-            box_predictor: BoxPredictor::load(
-                &weights.pp("box_predictor"),
-                head.hidden,
-                config.num_classes,
-            )?,
-            box_postprocess: BoxPostprocess::new(head.box_weights),
+            box_roi_pool: MultiScaleRoiAlign::new(levels, head.roi_output, head.roi_sampling),
+            box_head: BoxHead::load(&weights.pp("box_head"), channels, head)?,
+            box_predictor: BoxPredictor::load(&predictor, head.hidden, num_classes)?,
+            box_postprocess: BoxPostprocess::new(head),
+            box_weights: head.box_weights,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Targets in pixels of the batch.
 
-use super::mask_targets::ObjectMask;
+use super::object_mask::ObjectMask;
 use crate::error::{Error, Result};
 use crate::structures::{BoxXyxy, ImageGeometry, MaskUse, Target};
 

@@ -2,19 +2,71 @@
 //!
 //! In: [`FeatureMaps`]. Out: [`Proposals`]. This room knows nothing of classes, nor of what made the features.
 
-pub mod anchor_utils;
 mod head;
+mod losses;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
 
-pub use anchor_utils::AnchorGenerator;
 pub use head::RpnHead;
 
-use crate::config::{BackboneConfig, ModelConfig, RpnConfig};
+use crate::anchor_utils::{AnchorGenerator, AnchorsConfig};
 use crate::error::Result;
 use crate::ops::{DecodeProposalsParams, NmsParams, decode_proposals, gather_slots, nms, top_k};
+use crate::section::Checks;
 use crate::structures::{BatchGeometry, FeatureMaps, Proposals};
+
+/// The section `rpn` of the architecture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RpnConfig {
+    /// 3×3 convolutions before the two predictors.
+    pub conv_depth: usize,
+    /// Best anchors kept per level and image, by logit.
+    pub pre_nms_top_n: usize,
+    /// Proposals kept per image: the capacity K of `Proposals`.
+    pub post_nms_top_n: usize,
+    /// A proposal is dropped when its IoU with a better one of its level is greater.
+    pub nms_threshold: f64,
+    /// A proposal stays when its score is at least this.
+    pub score_threshold: f32,
+    /// Pixels; a proposal stays when both sides are at least this.
+    pub min_box_side: f32,
+}
+
+impl RpnConfig {
+    /// Checks the numbers of the section.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), naming the field at fault.
+    pub fn validate(&self, checks: &Checks) -> Result<()> {
+        checks.at_least_one(&[
+            ("conv_depth", self.conv_depth),
+            ("pre_nms_top_n", self.pre_nms_top_n),
+            ("post_nms_top_n", self.post_nms_top_n),
+        ])?;
+        checks.fractions(&[
+            ("nms_threshold", self.nms_threshold),
+            ("score_threshold", f64::from(self.score_threshold)),
+        ])?;
+        checks.side("min_box_side", self.min_box_side)
+    }
+
+    /// How many proposals inference keeps.
+    pub fn limits(&self) -> ProposalLimits {
+        ProposalLimits { pre_nms_top_n: self.pre_nms_top_n, post_nms_top_n: self.post_nms_top_n }
+    }
+}
+
+/// How many proposals are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProposalLimits {
+    /// Best anchors per level and image, by logit.
+    pub pre_nms_top_n: usize,
+    /// Proposals per image.
+    pub post_nms_top_n: usize,
+}
 
 /// What the head predicts, per level.
 #[derive(Debug, Clone)]
@@ -25,6 +77,14 @@ pub struct RpnOutput {
     pub deltas: Vec<Tensor>,
 }
 
+impl RpnOutput {
+    /// The same numbers, of which no gradient is taken.
+    pub fn detached(&self) -> Self {
+        let detached = |levels: &[Tensor]| levels.iter().map(Tensor::detach).collect();
+        Self { objectness: detached(&self.objectness), deltas: detached(&self.deltas) }
+    }
+}
+
 /// Head, anchors and selection of proposals.
 pub struct RegionProposalNetwork {
     head: RpnHead,
@@ -33,16 +93,25 @@ pub struct RegionProposalNetwork {
 }
 
 impl RegionProposalNetwork {
-    /// Loads the network from `head.`.
+    /// Loads the network from `head.`, on levels of so many channels.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
-    pub fn load(weights: &VarBuilder, config: &ModelConfig) -> Result<Self> {
-        let anchors = AnchorGenerator::new(&config.anchors);
-        let BackboneConfig { fpn_channels, .. } = config.backbone;
+    pub fn load(
+        weights: &VarBuilder,
+        channels: usize,
+        anchors: &AnchorsConfig,
+        config: &RpnConfig,
+    ) -> Result<Self> {
+        let anchors = AnchorGenerator::new(anchors);
         let per_cell = anchors.num_anchors_per_location();
-        let head = RpnHead::load(&weights.pp("head"), fpn_channels, per_cell, &config.rpn)?;
-        Ok(Self { head, anchors, config: config.rpn.clone() })
+        let head = RpnHead::load(&weights.pp("head"), channels, per_cell, config)?;
+        Ok(Self { head, anchors, config: config.clone() })
+    }
+
+    /// How many proposals inference keeps.
+    pub fn limits(&self) -> ProposalLimits {
+        self.config.limits()
     }
 
     /// The anchors, for those who want to look at them.
@@ -64,11 +133,16 @@ impl RegionProposalNetwork {
     ///
     /// # Errors
     /// Those of the ops it is made of.
-    pub fn propose(&self, output: &RpnOutput, geometry: &BatchGeometry) -> Result<Proposals> {
+    pub fn propose(
+        &self,
+        output: &RpnOutput,
+        geometry: &BatchGeometry,
+        limits: ProposalLimits,
+    ) -> Result<Proposals> {
         let logits = per_anchor(&output.objectness, &[])?;
         let deltas = per_anchor(&output.deltas, &[4])?;
         let anchors = self.anchors.generate(geometry, &output.objectness)?;
-        let best = top_k(&by_ref(&logits), self.config.pre_nms_top_n)?;
+        let best = top_k(&by_ref(&logits), limits.pre_nms_top_n)?;
         let params = DecodeProposalsParams {
             image_sizes: geometry.resized_sizes(),
             score_threshold: self.config.score_threshold,
@@ -76,10 +150,8 @@ impl RegionProposalNetwork {
         };
         let decoded =
             decode_proposals(&anchors, &by_ref(&deltas), &best.index, &best.values, &params)?;
-        let params = NmsParams {
-            iou_threshold: self.config.nms_threshold,
-            capacity: self.config.post_nms_top_n,
-        };
+        let params =
+            NmsParams { iou_threshold: self.config.nms_threshold, capacity: limits.post_nms_top_n };
         let kept = nms(&decoded.boxes, &decoded.scores, &best.segment, &decoded.valid, &params)?;
         Ok(Proposals {
             boxes: gather_slots(&decoded.boxes, &kept.index, &kept.counts)?,

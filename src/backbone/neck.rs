@@ -1,0 +1,90 @@
+//! Necks: what makes the levels that a detector looks at from the stages of a body.
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
+
+use super::Stage;
+use super::fpn::{FeaturePyramid, FpnConfig};
+use crate::error::Result;
+use crate::section::Checks;
+use crate::structures::{FeatureLevel, FeatureMaps};
+
+/// Makes levels of stages.
+pub trait Neck: Send + Sync {
+    /// The levels that [`Self::forward`] returns, in its order.
+    fn levels(&self) -> &[FeatureLevel];
+
+    /// Computes the levels from the outputs of a body, one tensor per stage.
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    fn forward(&self, stages: Vec<Tensor>) -> Result<FeatureMaps>;
+}
+
+/// The section `neck` of a model file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NeckConfig {
+    /// A feature pyramid.
+    Fpn(FpnConfig),
+}
+
+impl NeckConfig {
+    /// Checks the numbers of the section for a body of these stages.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config), naming the field at fault.
+    pub fn validate(&self, stages: &[Stage], checks: &Checks) -> Result<()> {
+        match self {
+            Self::Fpn(config) => config.validate(stages, checks),
+        }
+    }
+
+    /// Builds the neck of a body of these stages, from the weights under `backbone.`.
+    ///
+    /// # Errors
+    /// Those of the weights' source, and of candle.
+    pub fn build(&self, weights: &VarBuilder, stages: &[Stage]) -> Result<Box<dyn Neck>> {
+        Ok(match self {
+            Self::Fpn(config) => {
+                Box::new(FeaturePyramid::load(&weights.pp("fpn"), stages, config)?)
+            }
+        })
+    }
+
+    /// The levels on a body of these stages, known without weights.
+    pub fn levels(&self, stages: &[Stage]) -> Vec<FeatureLevel> {
+        match self {
+            Self::Fpn(config) => config.levels(stages),
+        }
+    }
+
+    /// The stride of the coarsest level that is added to a finer one, so that sides of the batch must be multiples of it.
+    pub fn coarsest_aligned_stride(&self, stages: &[Stage]) -> usize {
+        match self {
+            Self::Fpn(_) => stages.last().map_or(1, |stage| stage.stride),
+        }
+    }
+
+    /// Where the weights of the body are, under `backbone.`.
+    pub fn body_prefix(&self) -> &'static str {
+        match self {
+            Self::Fpn(_) => "body",
+        }
+    }
+
+    /// The settings of a feature pyramid, to be changed.
+    pub fn as_fpn_mut(&mut self) -> Option<&mut FpnConfig> {
+        match self {
+            Self::Fpn(config) => Some(config),
+        }
+    }
+
+    /// Prefixes, under `backbone.`, of the parameters of norms that are never trained.
+    pub fn fixed_norms(&self) -> Vec<String> {
+        match self {
+            Self::Fpn(config) => config.norm.fixed_at("fpn."),
+        }
+    }
+}
