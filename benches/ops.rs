@@ -51,7 +51,7 @@ fn features(criterion: &mut Criterion) {
         let cast = |tensor: Tensor| tensor.to_dtype(dtype).expect("a cast");
         let name = |op: &str| format!("{op} {}", dtype.as_str());
         let stem = cast(random(&[1, 400, 544, 64], -1.0, 1.0));
-        let pool = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
+        let pool = MaxPool2dParams { kernel: 3, stride: 2, padding: 1, rounding: Rounding::Down };
         criterion.bench_function(&name("max_pool2d stem"), |bencher| {
             bencher.iter(|| max_pool2d(&stem, &pool));
         });
@@ -92,9 +92,9 @@ fn proposals(criterion: &mut Criterion) {
                 stride_y: 800 / height,
                 stride_x: 1088 / width,
                 sizes: vec![size],
+                aspect_ratios: vec![0.5, 1.0, 2.0],
             })
             .collect(),
-        aspect_ratios: vec![0.5, 1.0, 2.0],
     };
     criterion.bench_function("anchor_grid", |bencher| {
         bencher.iter(|| anchor_grid(&grid, &Device::Cpu));

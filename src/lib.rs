@@ -21,7 +21,8 @@
 //! - [`backbone`]: batch → feature maps, by a body and a neck;
 //! - [`anchor_utils`]: reference boxes, on the device from shape scalars alone;
 //! - [`targets`]: what a batch shows, and which boxes are learned from;
-//! - [`architecture`]: feature maps → detections, or losses; [`rcnn`] has the two-stage detectors;
+//! - [`architecture`]: feature maps → detections, or losses; [`rcnn`] has the two-stage detectors, [`dense`] those of one
+//!   stage;
 //! - [`postprocess`]: which candidates become detections;
 //! - [`network`] and [`Detector`]: all of it in one call;
 //! - [`ops`] and [`layers`]: what the rooms are made of;
@@ -39,6 +40,7 @@ pub mod checkpoint;
 pub mod config;
 #[cfg(feature = "eval")]
 pub mod dataset;
+pub mod dense;
 mod detector;
 pub mod device;
 mod error;

@@ -80,12 +80,17 @@ fn model_files_have_the_parameters_of_the_reference() {
         "maskrcnn_resnet50_fpn_v2",
         "fasterrcnn_resnet50_fpn",
         "fasterrcnn_resnet50_fpn_v2",
+        "retinanet_resnet50_fpn",
+        "retinanet_resnet50_fpn_v2",
         "maskrcnn_shapes",
     ]));
-    // The last one is this project's own.
-    assert_eq!(models.len(), config::names().count() - 1);
-    for (name, reference) in &models {
+    for name in config::names() {
         let model = config::get(name).unwrap();
+        // Without published weights it is this project's own.
+        let Some(reference) = models.get(name) else {
+            assert_eq!(name, "maskrcnn_shapes");
+            continue;
+        };
         assert_eq!(model.weights[0].parameters, reference.parameters, "{name}");
         let Some(rcnn) = model.architecture.as_rcnn() else { continue };
         let classes = &reference.tensors["roi_heads.box_predictor.cls_score.weight"];

@@ -95,11 +95,11 @@ impl AnchorGenerator {
                     stride_y: geometry.padded.height / height.max(1),
                     stride_x: geometry.padded.width / width.max(1),
                     sizes: sizes.clone(),
+                    aspect_ratios: self.config.aspect_ratios.clone(),
                 })
             })
             .collect::<Result<_>>()?;
-        let params = AnchorGridParams { levels, aspect_ratios: self.config.aspect_ratios.clone() };
-        anchor_grid(&params, device)
+        anchor_grid(&AnchorGridParams { levels }, device)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Neck, Stage};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, Norm, NormAt};
-use crate::ops::{Activation, MaxPool2dParams, max_pool2d, upsample_add};
+use crate::ops::{Activation, MaxPool2dParams, Rounding, max_pool2d, upsample_add};
 use crate::section::Checks;
 use crate::structures::{FeatureLevel, FeatureMaps};
 
@@ -173,7 +173,8 @@ impl FeaturePyramid {
     fn extra_levels(&self, output: &Tensor, stage: Option<&Tensor>) -> Result<Vec<Tensor>> {
         match &self.extra {
             Extra::MaxPool => {
-                let params = MaxPool2dParams { kernel: 1, stride: 2, padding: 0 };
+                let params =
+                    MaxPool2dParams { kernel: 1, stride: 2, padding: 0, rounding: Rounding::Down };
                 Ok(vec![max_pool2d(output, &params)?])
             }
             Extra::Convs { p6, p7, .. } => {

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{Body, Stage};
 use crate::error::Result;
 use crate::layers::{Conv2d, ConvShape, Initial, Norm, NormAt};
-use crate::ops::{Activation, MaxPool2dParams, max_pool2d};
+use crate::ops::{Activation, MaxPool2dParams, Rounding, max_pool2d};
 use crate::section::Checks;
 
 /// The stem's pooling: padding is −∞, so that it never wins.
-const STEM_POOL: MaxPool2dParams = MaxPool2dParams { kernel: 3, stride: 2, padding: 1 };
+const STEM_POOL: MaxPool2dParams =
+    MaxPool2dParams { kernel: 3, stride: 2, padding: 1, rounding: Rounding::Down };
 
 /// Input pixels per cell of the first stage's output.
 const FIRST_STRIDE: usize = 4;

@@ -22,9 +22,12 @@ enum Number {
     Kept,
     /// Counted from 1 then, from 0 today.
     LessOne,
+    /// Of a convolution in a sequence of convolutions and activations then, of the convolution alone today. Where norms
+    /// are in the sequence, as in FCOS, its numbers are those of today.
+    Half,
 }
 
-const RULES: [Rule; 4] = [
+const RULES: [Rule; 6] = [
     Rule {
         before: "backbone.fpn.inner_blocks.",
         number: Number::Kept,
@@ -49,6 +52,18 @@ const RULES: [Rule; 4] = [
         new_before: "roi_heads.mask_head.",
         new_after: ".0",
     },
+    Rule {
+        before: "head.classification_head.conv.",
+        number: Number::Half,
+        new_before: "head.classification_head.conv.",
+        new_after: ".0",
+    },
+    Rule {
+        before: "head.regression_head.conv.",
+        number: Number::Half,
+        new_before: "head.regression_head.conv.",
+        new_after: ".0",
+    },
 ];
 
 impl Rule {
@@ -62,8 +77,21 @@ impl Rule {
             Number::None => return None,
             Number::Kept => middle.parse::<u32>().ok()?.to_string(),
             Number::LessOne => middle.parse::<u32>().ok()?.checked_sub(1)?.to_string(),
+            Number::Half => {
+                let number = middle.parse::<u32>().ok()?;
+                if !number.is_multiple_of(2) {
+                    return None;
+                }
+                (number / 2).to_string()
+            }
         };
         Some(format!("{}{number}{}.{parameter}", self.new_before, self.new_after))
+    }
+
+    /// Whether a name says that the file has none of the old names, though others look like them.
+    fn contradicted_by(&self, name: &str) -> bool {
+        let number = || name.strip_prefix(self.before)?.split_once('.')?.0.parse::<u32>().ok();
+        matches!(self.number, Number::Half) && number().is_some_and(|n| !n.is_multiple_of(2))
     }
 }
 
@@ -92,10 +120,14 @@ pub(super) fn rename<T>(mut tensors: Vec<(String, T)>) -> Result<Renamed<T>, Str
         prefix.push_str(common);
     }
 
+    let rules: Vec<&Rule> = RULES
+        .iter()
+        .filter(|rule| tensors.iter().all(|(name, _)| !rule.contradicted_by(name)))
+        .collect();
     let mut renamed: BTreeMap<String, (String, T)> = BTreeMap::new();
     let mut count = 0;
     for (old, tensor) in tensors {
-        let new = RULES.iter().find_map(|rule| rule.apply(&old));
+        let new = rules.iter().find_map(|rule| rule.apply(&old));
         count += usize::from(new.is_some());
         let new = new.unwrap_or_else(|| old.clone());
         if let Some((other, _)) = renamed.get(&new) {
@@ -146,6 +178,28 @@ mod tests {
         ] {
             assert_eq!(rename(names(&[kept])).unwrap().tensors.keys().collect::<Vec<_>>(), [kept]);
         }
+    }
+
+    #[test]
+    fn towers_of_2020_lose_their_activations_and_those_with_norms_stay() {
+        let old: Vec<String> = ["classification", "regression"]
+            .iter()
+            .flat_map(|head| [0, 2, 4, 6].map(|i| format!("head.{head}_head.conv.{i}.bias")))
+            .collect();
+        let renamed = rename(old.into_iter().map(|name| (name, ())).collect()).unwrap();
+        assert_eq!(renamed.count, 8);
+        for name in ["head.classification_head.conv.3.0.bias", "head.regression_head.conv.1.0.bias"]
+        {
+            assert!(renamed.tensors.contains_key(name), "{name}");
+        }
+        // Convolutions at 0, 3 and 6, norms after them.
+        let with_norms: Vec<String> =
+            [0, 1, 3, 4, 6, 7].map(|i| format!("head.regression_head.conv.{i}.weight")).to_vec();
+        let renamed = rename(with_norms.into_iter().map(|name| (name, ())).collect()).unwrap();
+        assert_eq!(renamed.count, 0);
+        let today =
+            ["head.regression_head.conv.0.0.weight", "head.regression_head.conv.2.1.weight"];
+        assert_eq!(rename(names(&today)).unwrap().count, 0);
     }
 
     #[test]

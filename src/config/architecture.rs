@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::{Architecture, Foundation};
+use crate::dense::{RetinaNet, RetinaNetConfig};
 use crate::error::Result;
 use crate::rcnn::{GeneralizedRcnn, HeadConstructor, RcnnConfig};
 use crate::section::Checks;
@@ -14,6 +15,8 @@ use crate::structures::{FeatureLevel, MaskUse};
 pub enum ArchitectureConfig {
     /// A two-stage detector.
     Rcnn(RcnnConfig),
+    /// RetinaNet.
+    Retinanet(RetinaNetConfig),
     /// One of the user's own, whose settings are not looked at.
     Custom(CustomConfig),
 }
@@ -36,6 +39,7 @@ impl ArchitectureConfig {
     pub fn validate(&self, levels: &[FeatureLevel], checks: &Checks) -> Result<()> {
         match self {
             Self::Rcnn(config) => config.validate(levels, checks),
+            Self::Retinanet(config) => config.validate(levels, checks),
             Self::Custom(_) => Ok(()),
         }
     }
@@ -50,8 +54,16 @@ impl ArchitectureConfig {
         foundation: &Foundation<'_>,
         heads: &[HeadConstructor],
     ) -> Result<Box<dyn Architecture>> {
+        if !matches!(self, Self::Rcnn(_)) && !heads.is_empty() {
+            return Err(Checks::new("the model").fault(
+                "architecture.kind",
+                format!("that of a detector without proposals, with {} heads", heads.len()),
+                "`rcnn`, or no call of `NetworkBuilder::head`",
+            ));
+        }
         match self {
             Self::Rcnn(config) => Ok(Box::new(GeneralizedRcnn::load(foundation, config, heads)?)),
+            Self::Retinanet(config) => Ok(Box::new(RetinaNet::load(foundation, config)?)),
             Self::Custom(_) => Err(Checks::new("the model").fault(
                 "architecture.kind",
                 "`custom`",
@@ -72,7 +84,7 @@ impl ArchitectureConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Rcnn(config) => config.fixed_norms(),
-            Self::Custom(_) => Vec::new(),
+            Self::Retinanet(_) | Self::Custom(_) => Vec::new(),
         }
     }
 
@@ -88,6 +100,13 @@ impl ArchitectureConfig {
     pub fn as_rcnn_mut(&mut self) -> Option<&mut RcnnConfig> {
         match self {
             Self::Rcnn(config) => Some(config),
+            _ => None,
+        }
+    }
+    /// The settings of a RetinaNet, to be changed.
+    pub fn as_retinanet_mut(&mut self) -> Option<&mut RetinaNetConfig> {
+        match self {
+            Self::Retinanet(config) => Some(config),
             _ => None,
         }
     }

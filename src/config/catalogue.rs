@@ -9,6 +9,8 @@ const MODELS: &[(&str, &str)] = &[
     ("maskrcnn_resnet50_fpn_v2", include_str!("../../models/maskrcnn_resnet50_fpn_v2.toml")),
     ("fasterrcnn_resnet50_fpn", include_str!("../../models/fasterrcnn_resnet50_fpn.toml")),
     ("fasterrcnn_resnet50_fpn_v2", include_str!("../../models/fasterrcnn_resnet50_fpn_v2.toml")),
+    ("retinanet_resnet50_fpn", include_str!("../../models/retinanet_resnet50_fpn.toml")),
+    ("retinanet_resnet50_fpn_v2", include_str!("../../models/retinanet_resnet50_fpn_v2.toml")),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 

@@ -8,6 +8,7 @@ pub(crate) mod fields;
 mod findings;
 mod folder;
 mod open;
+mod outline_fields;
 mod parse;
 pub(crate) mod reader;
 pub(crate) mod run_lengths;

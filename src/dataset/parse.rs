@@ -5,7 +5,8 @@ use serde_json::value::RawValue;
 
 use super::fields::{Place, given};
 use super::{CocoAnnotation, CocoCategory, CocoImage, Coverage, FindingKind};
-use crate::dataset::segmentation::{MAX_PIXELS, Oddities, Segmentation};
+use crate::dataset::outline_fields::MAX_PIXELS;
+use crate::dataset::segmentation::{Oddities, Segmentation};
 use crate::error::Result;
 use crate::structures::ImageSize;
 

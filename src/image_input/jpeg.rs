@@ -5,7 +5,8 @@
 
 use image::{ImageFormat, RgbImage};
 
-use super::decode::{DecodeOptions, Orientation, decode_as};
+use super::options::{DecodeOptions, Orientation};
+use super::reader::decode_as;
 
 /// Second bytes of markers; the first is 0xff.
 mod marker {

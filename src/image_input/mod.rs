@@ -4,6 +4,8 @@
 
 mod decode;
 mod jpeg;
+mod options;
+mod reader;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use image::{DynamicImage, RgbImage};
 use crate::error::{Error, Result};
 use crate::structures::ImageSize;
 
-pub use decode::{DecodeOptions, Orientation};
+pub use options::{DecodeOptions, Orientation};
 
 /// An image to look at: RGB, at its own size. Cloning it is cheap.
 ///

@@ -102,6 +102,22 @@ impl Conv2d {
         Ok(Self { weights, activation })
     }
 
+    /// Loads `weight` `[O, I, k, k]` alone: for a norm that cannot be folded in, such as a
+    /// [`GroupNorm`](super::GroupNorm), to follow.
+    ///
+    /// # Errors
+    /// Those of the weights' source, and of candle.
+    pub fn load_without_bias(
+        weights: &VarBuilder,
+        shape: ConvShape,
+        activation: Activation,
+    ) -> Result<Self> {
+        let weight = load_weight(weights, shape)?;
+        let bias = Tensor::zeros(shape.out_channels, DType::F32, weight.device())?;
+        let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
+        Ok(Self { weights, activation })
+    }
+
     /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
     ///
     /// A norm with variables among its tensors is not folded: it uses the statistics of each batch, as training wants

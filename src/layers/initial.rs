@@ -12,6 +12,9 @@ pub enum Initial {
     Linear,
     /// Normal with deviation 0.01: the region proposal network's head.
     Small,
+    /// As [`Self::Small`], and biases for which a sigmoid says 0.01: classifiers of places that rarely show anything (Lin et
+    /// al., arXiv:1708.02002, section 3.3).
+    Rare,
     /// Uniform within ±1/√(fan in), biases too: torch's default.
     Default,
 }
@@ -30,7 +33,7 @@ impl Initial {
                 fan: FanInOut::FanIn,
                 non_linearity: NonLinearity::Linear,
             },
-            Self::Small => Init::Randn { mean: 0.0, stdev: 0.01 },
+            Self::Small | Self::Rare => Init::Randn { mean: 0.0, stdev: 0.01 },
             Self::Default => Init::Kaiming {
                 dist: NormalOrUniform::Uniform,
                 fan: FanInOut::FanIn,
@@ -44,6 +47,7 @@ impl Initial {
     pub(crate) fn bias(self, fan_in: usize) -> Init {
         match self {
             Self::BeforeRelu | Self::Linear | Self::Small => Init::Const(0.0),
+            Self::Rare => Init::Const(-(0.99f64 / 0.01).ln()),
             Self::Default => {
                 let bound = 1.0 / (fan_in as f64).sqrt();
                 Init::Uniform { lo: -bound, up: bound }

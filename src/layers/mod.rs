@@ -8,11 +8,13 @@
 //! uses the values that they have at each call, and is differentiable; so training needs no other layers than inference.
 
 mod conv;
+mod group_norm;
 mod initial;
 mod linear;
 mod norm;
 
 pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
+pub use group_norm::GroupNorm;
 pub use initial::Initial;
 pub use linear::Linear;
 pub use norm::{Norm, NormAt};

@@ -9,11 +9,14 @@
 //! | [`conv2d`] | convolution, bias, residual and activation |
 //! | [`scale_filters`] | filters times a number each: a fixed norm after them, folded in |
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
+//! | [`group_norm`] | groups of channels normalised by the statistics of each image |
+//! | [`l2_normalize`] | cells of one length, times a weight per channel |
 //! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
 //! | [`max_pool2d`] | largest value of each window |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
+//! | [`default_boxes`] | default boxes of all levels from shape scalars |
 //! | [`append_slots`] | the slots of one list after those of another |
 //! | [`assign`] | which object each box has found |
 //! | [`assign_points`] | which object each point of a pyramid has found |
@@ -26,6 +29,9 @@
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
+//! | [`top_pairs`] | best (anchor, class) pairs of every level above a score |
+//! | [`top_per_class`] | best anchors of every class above a score |
+//! | [`decode_boxes`] | boxes of chosen (anchor, class) pairs |
 //! | [`nms`] | boxes that no better one of their group overlaps |
 //! | [`gather_rows`] | rows by index, of several tables at once |
 //! | [`gather_slots`] | rows by index, zero above the count |
@@ -45,10 +51,14 @@ mod box_targets;
 mod class_masks;
 mod conv2d;
 mod conv_transpose2d;
+mod decode_boxes;
 mod decode_proposals;
+mod default_boxes;
 mod dense_losses;
 mod gather_rows;
 mod gather_slots;
+mod group_norm;
+mod l2_normalize;
 mod linear;
 mod losses;
 mod mask_targets;
@@ -64,6 +74,8 @@ mod scale_boxes;
 mod select_candidates;
 pub(crate) mod support;
 mod top_k;
+mod top_pairs;
+mod top_per_class;
 mod upload_arrays;
 mod upsample_add;
 
@@ -80,17 +92,21 @@ pub use conv_transpose2d::{
 pub use conv2d::{
     Conv2dParams, PreparedConv2d, TrainableConv2d, conv2d, conv2d_trainable, scale_filters,
 };
+pub use decode_boxes::{DecodeBoxesParams, DecodedBoxes, decode_boxes};
 pub use decode_proposals::{DecodeProposalsParams, DecodedProposals, decode_proposals};
+pub use default_boxes::{DefaultBoxLevel, DefaultBoxesParams, default_boxes};
 pub use dense_losses::{
     BoxCost, DENSE_SMOOTH_L1_BETA, DenseBoxLossParams, DenseTruth, FOCAL_ALPHA, Normalization,
     centerness_loss, dense_box_loss, focal_loss, hard_negative_loss,
 };
 pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
+pub use group_norm::group_norm;
+pub use l2_normalize::l2_normalize;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use losses::{SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss};
 pub use mask_targets::{ObjectMasks, mask_targets};
-pub use max_pool2d::{MaxPool2dParams, max_pool2d};
+pub use max_pool2d::{MaxPool2dParams, Rounding, max_pool2d};
 pub use nms::{Kept, NmsParams, nms};
 pub use pack_results::pack_results;
 #[cfg(feature = "cuda")]
@@ -108,6 +124,9 @@ pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
 pub use support::matches::{IGNORED_LABEL, Match};
+pub use support::pairs::Pairs;
 pub use top_k::{TopK, top_k};
+pub use top_pairs::{TopPairsParams, top_pairs};
+pub use top_per_class::{TopPerClassParams, top_per_class};
 pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 #[cfg(feature = "train")]
+pub mod narrow;
+#[cfg(feature = "train")]
 pub mod rectangles;
 #[cfg(feature = "train")]
 pub mod runs;

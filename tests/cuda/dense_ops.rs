@@ -3,11 +3,12 @@
 use candle_core::{DType, Device, Tensor};
 use candle_detection::ops::{
     Activation, Conv2dParams, MaxPool2dParams, PixelSource, PreparedConv2d,
-    PreparedConvTranspose2d, PreparedLinear, ResizeNormalizeParams, conv_transpose2d, conv2d,
-    linear, max_pool2d, resize_normalize, upsample_add,
+    PreparedConvTranspose2d, PreparedLinear, ResizeNormalizeParams, Rounding, conv_transpose2d,
+    conv2d, linear, max_pool2d, resize_normalize, upsample_add,
 };
 
 use super::counters::alone;
+use super::gradients::ROUNDED_UP;
 use super::support::{
     DTYPES, Random, assert_agrees, assert_equal, cuda, misaligned, quiet, rounded, tolerance,
     upload, values,
@@ -271,8 +272,9 @@ fn pools_are_the_same() {
     let _alone = alone();
     let mut random = Random::new(17);
     for dims in [[2, 9, 12, 8], [1, 23, 16, 5], [1, 1, 1, 4], [0, 4, 5, 3], [1, 3, 2, 300]] {
-        for (kernel, stride, padding) in [(3, 2, 1), (1, 2, 0), (2, 1, 1), (3, 1, 1)] {
-            let params = MaxPool2dParams { kernel, stride, padding };
+        let down = [(3, 2, 1), (1, 2, 0), (2, 1, 1), (3, 1, 1)].map(|case| (case, Rounding::Down));
+        for ((kernel, stride, padding), rounding) in down.into_iter().chain(ROUNDED_UP) {
+            let params = MaxPool2dParams { kernel, stride, padding, rounding };
             for dtype in DTYPES {
                 let (on_cpu, on_gpu) = rounded(&with_specials(&mut random, &dims), dtype);
                 let expected = max_pool2d(&on_cpu, &params).unwrap().to_dtype(dtype).unwrap();
@@ -317,7 +319,7 @@ fn enlarged_sums_are_the_same() {
 fn other_dtypes_are_refused_by_name() {
     let _alone = alone();
     let doubles = Tensor::zeros((1, 4, 4, 4), DType::F64, &cuda()).unwrap();
-    let params = MaxPool2dParams { kernel: 1, stride: 1, padding: 0 };
+    let params = MaxPool2dParams { kernel: 1, stride: 1, padding: 0, rounding: Rounding::Down };
     let message = max_pool2d(&doubles, &params).unwrap_err().to_string();
     assert!(message.contains("max_pool2d") && message.contains("F64"), "{message}");
     let halves = Tensor::zeros((1, 4, 4, 4), DType::F16, &cuda()).unwrap();

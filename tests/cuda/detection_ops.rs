@@ -17,10 +17,10 @@ fn pyramid() -> AnchorGridParams {
         stride_y: stride,
         stride_x: stride + 1,
         sizes: vec![size],
+        aspect_ratios: vec![0.5, 1.0, 2.0],
     };
     AnchorGridParams {
         levels: vec![level(25, 42, 8, 32.0), level(13, 21, 16, 64.0), level(1, 2, 100, 512.0)],
-        aspect_ratios: vec![0.5, 1.0, 2.0],
     }
 }
 
@@ -36,12 +36,13 @@ fn anchors_are_made_in_one_launch_without_a_copy() {
 fn several_sizes_a_level_and_no_anchors_at_all() {
     let _alone = alone();
     let sizes = vec![8.0, 11.3, 200.0];
-    let level = AnchorLevel { height: 3, width: 5, stride_y: 7, stride_x: 9, sizes };
-    let empty = AnchorLevel { height: 0, ..level.clone() };
+    let aspect_ratios = vec![0.37, 1.9];
+    let level = AnchorLevel { height: 3, width: 5, stride_y: 7, stride_x: 9, sizes, aspect_ratios };
+    let empty = AnchorLevel { height: 0, aspect_ratios: vec![1.0], ..level.clone() };
     for levels in
         [vec![level.clone(), level.clone()], vec![empty.clone(), level], vec![empty], vec![]]
     {
-        let params = AnchorGridParams { levels, aspect_ratios: vec![0.37, 1.9] };
+        let params = AnchorGridParams { levels };
         let expected = anchor_grid(&params, &Device::Cpu).unwrap();
         assert_equal(&anchor_grid(&params, &cuda()).unwrap(), &expected);
     }
@@ -51,7 +52,7 @@ fn several_sizes_a_level_and_no_anchors_at_all() {
 fn a_table_too_long_for_a_launch_is_named() {
     let _alone = alone();
     let level = &pyramid().levels[0];
-    let params = AnchorGridParams { levels: vec![level.clone(); 9], aspect_ratios: vec![1.0] };
+    let params = AnchorGridParams { levels: vec![level.clone(); 9] };
     let message = anchor_grid(&params, &cuda()).unwrap_err().to_string();
     assert!(message.contains("levels") && message.contains("at most 8"), "{message}");
 }

@@ -3,9 +3,10 @@
 use candle_core::{DType, Device, Tensor, Var};
 use candle_detection::ops::{
     Activation, Conv2dParams, FilledRows, MaxPool2dParams, PreparedConv2d, PreparedConvTranspose2d,
-    PreparedLinear, RoiAlignParams, TrainableConv2d, TrainableConvTranspose2d, TrainableLinear,
-    batch_norm, class_mask_logits, conv_transpose2d, conv_transpose2d_trainable, conv2d,
-    conv2d_trainable, gather_rows, linear, linear_trainable, max_pool2d, roi_align, upsample_add,
+    PreparedLinear, RoiAlignParams, Rounding, TrainableConv2d, TrainableConvTranspose2d,
+    TrainableLinear, batch_norm, class_mask_logits, conv_transpose2d, conv_transpose2d_trainable,
+    conv2d, conv2d_trainable, gather_rows, linear, linear_trainable, max_pool2d, roi_align,
+    upsample_add,
 };
 
 use super::counters::{Counts, alone, count};
@@ -217,14 +218,19 @@ fn gradients_of_nothing_are_zeros() {
     });
 }
 
+/// Kernel, stride and padding of pools that round up.
+pub const ROUNDED_UP: [((usize, usize, usize), Rounding); 3] =
+    [((2, 2, 0), Rounding::Up), ((3, 2, 1), Rounding::Up), ((1, 3, 0), Rounding::Up)];
+
 /// Few different values, so that windows have several largest ones; and NaN.
 #[test]
 fn gradients_of_max_pools_go_to_the_same_winner() {
     let _alone = alone();
     let mut random = Random::new(7);
     let cases = [(3, 2, 1), (1, 2, 0), (2, 2, 0), (3, 1, 1), (4, 3, 2), (2, 3, 1)];
-    for (kernel, stride, padding) in cases {
-        let params = MaxPool2dParams { kernel, stride, padding };
+    let cases = cases.map(|case| (case, Rounding::Down)).into_iter();
+    for ((kernel, stride, padding), rounding) in cases.chain(ROUNDED_UP) {
+        let params = MaxPool2dParams { kernel, stride, padding, rounding };
         let dims = [2, 9, 7, 5];
         let mut numbers: Vec<f32> =
             (0..dims.iter().product()).map(|_| random.below(3) as f32).collect();
@@ -383,7 +389,11 @@ fn gradients_make_no_copies() {
             .output
     });
     assert_quiet(&[random.tensor(&[2, 7, 5, 4])], |v| {
-        max_pool2d(&v[0], &MaxPool2dParams { kernel: 3, stride: 2, padding: 1 }).unwrap()
+        max_pool2d(
+            &v[0],
+            &MaxPool2dParams { kernel: 3, stride: 2, padding: 1, rounding: Rounding::Up },
+        )
+        .unwrap()
     });
     let inputs = [random.tensor(&[1, 3, 4, 4]), random.tensor(&[1, 6, 7, 4])];
     assert_quiet(&inputs, |v| upsample_add(&v[0], &v[1]).unwrap());

@@ -11,6 +11,7 @@ mod dense_losses;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
+mod instance_norms;
 mod losses;
 mod mask_targets;
 mod norms;
@@ -20,6 +21,7 @@ mod region_ops;
 #[cfg(feature = "train")]
 mod runs;
 mod sampling;
+mod selection;
 mod support;
 #[cfg(feature = "train")]
 mod training;

@@ -5,11 +5,11 @@ pub(super) fn run(params: &AnchorGridParams) -> Vec<[f32; 4]> {
     let total: usize = params
         .levels
         .iter()
-        .map(|level| level.height * level.width * level.sizes.len() * params.aspect_ratios.len())
+        .map(|level| level.height * level.width * level.sizes.len() * level.aspect_ratios.len())
         .sum();
     let mut anchors = Vec::with_capacity(total);
     for level in &params.levels {
-        push_level(level, &cell_anchors(&level.sizes, &params.aspect_ratios), &mut anchors);
+        push_level(level, &cell_anchors(&level.sizes, &level.aspect_ratios), &mut anchors);
     }
     anchors
 }

@@ -17,15 +17,15 @@ struct Level {
     stride_y: u32,
     stride_x: u32,
     n_sizes: u32,
+    n_ratios: u32,
     sizes: [f32; SIZES],
+    ratios: [f32; RATIOS],
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct GridArgument {
     n_levels: u32,
-    n_ratios: u32,
-    ratios: [f32; RATIOS],
     levels: [Level; LEVELS],
 }
 
@@ -43,26 +43,24 @@ pub(super) fn run(params: &AnchorGridParams, device: &Device) -> Result<Tensor> 
 /// The argument, and the number of anchors.
 fn argument(params: &AnchorGridParams) -> Result<(GridArgument, usize)> {
     fits(OP, "levels", params.levels.len(), LEVELS)?;
-    fits(OP, "aspect_ratios", params.aspect_ratios.len(), RATIOS)?;
-    let mut grid = GridArgument {
-        n_levels: params.levels.len() as u32,
-        n_ratios: params.aspect_ratios.len() as u32,
-        ..GridArgument::default()
-    };
-    grid.ratios[..params.aspect_ratios.len()].copy_from_slice(&params.aspect_ratios);
+    let mut grid = GridArgument { n_levels: params.levels.len() as u32, ..GridArgument::default() };
     let mut n = 0;
     for (level, entry) in params.levels.iter().zip(&mut grid.levels) {
         fits(OP, "sizes", level.sizes.len(), SIZES)?;
+        fits(OP, "aspect_ratios", level.aspect_ratios.len(), RATIOS)?;
         *entry = Level {
             first: n as u32,
             width: level.width as u32,
             stride_y: level.stride_y as u32,
             stride_x: level.stride_x as u32,
             n_sizes: level.sizes.len() as u32,
+            n_ratios: level.aspect_ratios.len() as u32,
             sizes: [0.0; SIZES],
+            ratios: [0.0; RATIOS],
         };
+        entry.ratios[..level.aspect_ratios.len()].copy_from_slice(&level.aspect_ratios);
         entry.sizes[..level.sizes.len()].copy_from_slice(&level.sizes);
-        n += level.height * level.width * level.sizes.len() * params.aspect_ratios.len();
+        n += level.height * level.width * level.sizes.len() * level.aspect_ratios.len();
     }
     Ok((grid, n))
 }

@@ -13,14 +13,13 @@ struct Level {
     unsigned first;  // anchor
     unsigned width;  // columns
     unsigned stride_y, stride_x;
-    unsigned n_sizes;
+    unsigned n_sizes, n_ratios;
     float sizes[SIZES];
+    float ratios[RATIOS];
 };
 
 struct Grid {
     unsigned n_levels;
-    unsigned n_ratios;
-    float ratios[RATIOS];
     Level levels[LEVELS];
 };
 
@@ -31,10 +30,10 @@ extern "C" __global__ void anchor_grid(const Grid grid, unsigned n, float* ancho
     while (l + 1 < grid.n_levels && i >= grid.levels[l + 1].first) l++;
     const Level& level = grid.levels[l];
     unsigned place = i - level.first;
-    unsigned per_cell = level.n_sizes * grid.n_ratios;
+    unsigned per_cell = level.n_sizes * level.n_ratios;
     unsigned cell = place / per_cell;
     unsigned kind = place % per_cell;
-    float height_ratio = sqrtf(grid.ratios[kind / level.n_sizes]);
+    float height_ratio = sqrtf(level.ratios[kind / level.n_sizes]);
     float size = level.sizes[kind % level.n_sizes];
     float width = 1.f / height_ratio * size;
     float height = height_ratio * size;

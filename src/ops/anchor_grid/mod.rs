@@ -26,6 +26,8 @@ pub struct AnchorLevel {
     pub stride_x: usize,
     /// Square roots of the anchors' areas, in pixels.
     pub sizes: Vec<f32>,
+    /// Height / width.
+    pub aspect_ratios: Vec<f32>,
 }
 
 /// What the anchors follow from.
@@ -33,8 +35,6 @@ pub struct AnchorLevel {
 pub struct AnchorGridParams {
     /// The levels, finest first.
     pub levels: Vec<AnchorLevel>,
-    /// Height / width, on every level.
-    pub aspect_ratios: Vec<f32>,
 }
 
 /// Computes the anchors of all levels.
@@ -50,7 +50,7 @@ pub struct AnchorGridParams {
 ///
 /// # Devices
 /// CPU, and CUDA in one launch. Nothing is built on the host and copied: the level table travels as numbers, on CUDA
-/// as a kernel argument of at most 8 levels, 16 sizes a level and 16 ratios.
+/// as a kernel argument of at most 8 levels, 16 sizes and 16 ratios a level.
 ///
 /// # Gradients
 /// None; the anchors depend on no tensor.
@@ -62,8 +62,15 @@ pub struct AnchorGridParams {
 /// # Example
 /// ```
 /// use candle_detection::ops::{AnchorGridParams, AnchorLevel, anchor_grid};
-/// let level = AnchorLevel { height: 2, width: 3, stride_y: 10, stride_x: 13, sizes: vec![32.0] };
-/// let params = AnchorGridParams { levels: vec![level], aspect_ratios: vec![1.0] };
+/// let level = AnchorLevel {
+///     height: 2,
+///     width: 3,
+///     stride_y: 10,
+///     stride_x: 13,
+///     sizes: vec![32.0],
+///     aspect_ratios: vec![1.0],
+/// };
+/// let params = AnchorGridParams { levels: vec![level] };
 /// let anchors = anchor_grid(&params, &candle_core::Device::Cpu)?.to_vec2::<f32>()?;
 /// assert_eq!(anchors[1], [-3.0, -16.0, 29.0, 16.0]);
 /// # Ok::<(), candle_detection::Error>(())

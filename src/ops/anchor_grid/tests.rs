@@ -4,12 +4,22 @@ use super::{AnchorGridParams, AnchorLevel, anchor_grid};
 use crate::ops::support::testing::{assert_close, fixture, values};
 
 fn level(height: usize, width: usize, stride: (usize, usize), sizes: &[f32]) -> AnchorLevel {
-    AnchorLevel { height, width, stride_y: stride.0, stride_x: stride.1, sizes: sizes.to_vec() }
+    AnchorLevel {
+        height,
+        width,
+        stride_y: stride.0,
+        stride_x: stride.1,
+        sizes: sizes.to_vec(),
+        aspect_ratios: Vec::new(),
+    }
 }
 
 fn generate(levels: Vec<AnchorLevel>, ratios: &[f32]) -> Vec<Vec<f32>> {
-    let params = AnchorGridParams { levels, aspect_ratios: ratios.to_vec() };
-    anchor_grid(&params, &Device::Cpu).unwrap().to_vec2().unwrap()
+    let levels = levels
+        .into_iter()
+        .map(|level| AnchorLevel { aspect_ratios: ratios.to_vec(), ..level })
+        .collect();
+    anchor_grid(&AnchorGridParams { levels }, &Device::Cpu).unwrap().to_vec2().unwrap()
 }
 
 #[test]
@@ -28,6 +38,18 @@ fn ratios_are_the_outer_loop_and_sizes_the_inner() {
     let anchors = generate(vec![level(1, 1, (1, 1), &[32.0, 64.0])], &[1.0, 2.0]);
     let widths: Vec<f32> = anchors.iter().map(|b| b[2] - b[0]).collect();
     assert_eq!(widths, [32.0, 64.0, 22.0, 46.0]);
+}
+
+#[test]
+fn levels_may_differ_in_their_ratios() {
+    let of = |ratios: &[f32]| AnchorLevel {
+        aspect_ratios: ratios.to_vec(),
+        ..level(1, 1, (1, 1), &[32.0])
+    };
+    let params = AnchorGridParams { levels: vec![of(&[1.0]), of(&[2.0, 0.5])] };
+    let anchors: Vec<Vec<f32>> = anchor_grid(&params, &Device::Cpu).unwrap().to_vec2().unwrap();
+    let widths: Vec<f32> = anchors.iter().map(|b| b[2] - b[0]).collect();
+    assert_eq!(widths, [32.0, 22.0, 46.0]);
 }
 
 #[test]
@@ -56,15 +78,12 @@ fn equals_the_reference() {
                 let (height, width) =
                     (feature_sizes[2 * l] as usize, feature_sizes[2 * l + 1] as usize);
                 let stride = (padded[0] as usize / height, padded[1] as usize / width);
-                level(
-                    height,
-                    width,
-                    stride,
-                    &sizes[l * sizes.len() / levels..(l + 1) * sizes.len() / levels],
-                )
+                let sizes = &sizes[l * sizes.len() / levels..(l + 1) * sizes.len() / levels];
+                let aspect_ratios = get("aspect_ratios");
+                AnchorLevel { aspect_ratios, ..level(height, width, stride, sizes) }
             })
             .collect();
-        let params = AnchorGridParams { levels, aspect_ratios: get("aspect_ratios") };
+        let params = AnchorGridParams { levels };
         let found = anchor_grid(&params, &Device::Cpu).unwrap();
         assert_close(&found, &tensors[&format!("anchors/{case}/anchors")], 0.0);
     }

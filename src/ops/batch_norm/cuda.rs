@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::running::Blend;
+use super::plan::Blend;
 use super::{Known, OP, Plan};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;

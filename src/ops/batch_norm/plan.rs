@@ -71,3 +71,10 @@ impl Plan {
         })
     }
 }
+
+/// How running statistics move: `keep · running + share · batch`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blend {
+    pub keep: f32,
+    pub share: f32,
+}

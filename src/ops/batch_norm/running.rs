@@ -4,16 +4,10 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::plan::Blend;
 use super::{BatchNormOutput, OP};
 use crate::error::Result;
 use crate::ops::support::check::{argument, unsupported};
-
-/// `keep · running + share · batch`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Blend {
-    pub keep: f32,
-    pub share: f32,
-}
 
 impl BatchNormOutput {
     /// Moves a running mean and variance towards those of this batch, in place.

@@ -2,11 +2,15 @@ use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
 use crate::ops::support::testing::{
-    Random, assert_close, assert_gradients, exact, rounded, values,
+    Random, assert_close, assert_gradients, exact, fixture, rounded, values,
 };
 
 fn params(kernel: usize, stride: usize, padding: usize) -> MaxPool2dParams {
-    MaxPool2dParams { kernel, stride, padding }
+    MaxPool2dParams { kernel, stride, padding, rounding: Rounding::Down }
+}
+
+fn rounded_up(kernel: usize, stride: usize, padding: usize) -> MaxPool2dParams {
+    MaxPool2dParams { rounding: Rounding::Up, ..params(kernel, stride, padding) }
 }
 
 #[track_caller]
@@ -26,6 +30,35 @@ fn agrees_with_the_definition() {
         for params in [params(3, 2, 1), params(1, 2, 0), params(2, 1, 1), params(3, 1, 1)] {
             check(&input, &params);
         }
+        for params in [rounded_up(3, 2, 1), rounded_up(2, 2, 0), rounded_up(1, 3, 0)] {
+            check(&input, &params);
+        }
+    }
+}
+
+#[test]
+fn rounding_up_adds_a_window_that_starts_inside() {
+    let random = Random::new(21);
+    let sides = |side: usize, params: MaxPool2dParams| {
+        let pooled = max_pool2d(&random.clone().tensor(&[1, side, side + 1, 2]), &params).unwrap();
+        (pooled.dim(1).unwrap(), pooled.dim(2).unwrap())
+    };
+    // VGG16's third pool on 300 pixels.
+    assert_eq!(sides(75, rounded_up(2, 2, 0)), (38, 38));
+    assert_eq!(sides(75, params(2, 2, 0)), (37, 38));
+    // A fourth window of seven rows would start behind them.
+    assert_eq!(sides(7, rounded_up(2, 4, 1)), (2, 3));
+    // Larger than the input.
+    assert_eq!(sides(1, rounded_up(2, 2, 0)), (1, 1));
+    let tensors = fixture("norms.safetensors");
+    for (case, params) in [("vgg", rounded_up(2, 2, 0)), ("padded", rounded_up(3, 2, 1))] {
+        let get = |what: &str| &tensors[&format!("max_pool2d/{case}/{what}")];
+        let input = Var::from_tensor(get("input")).unwrap();
+        let output = max_pool2d(&input, &params).unwrap();
+        assert_close(&output, get("output"), 0.0);
+        let loss = (output * get("weights")).unwrap().sum_all().unwrap();
+        let gradients = loss.backward().unwrap();
+        assert_close(gradients.get(&input).unwrap(), get("of_input"), 1e-6);
     }
 }
 
@@ -74,7 +107,8 @@ fn gradients_are_those_of_the_definition() {
         let mut numbers: Vec<f32> = (0..n).map(|i| i as f32 - 20.0).collect();
         (1..n).for_each(|i| numbers.swap(i, random.below(i + 1)));
         let input = Tensor::from_vec(numbers, &dims, &Device::Cpu).unwrap();
-        for params in [params(3, 2, 1), params(1, 2, 0), params(3, 1, 1), params(2, 2, 1)] {
+        let down = [params(3, 2, 1), params(1, 2, 0), params(3, 1, 1), params(2, 2, 1)];
+        for params in down.into_iter().chain([rounded_up(2, 2, 0), rounded_up(3, 2, 1)]) {
             assert_gradients(
                 std::slice::from_ref(&input),
                 0.25,

@@ -135,6 +135,39 @@ fn wrong_arguments_are_named() {
     assert!(message.contains("F64"), "{message}");
 }
 
+/// As many slots as a detector with 90 classes and 400 candidates of each has.
+#[test]
+fn thousands_of_candidates_in_many_groups() {
+    let mut random = Random::new(3);
+    let boxes = random.boxes(36_000, 300.0, 300.0);
+    let scores: Vec<f32> = (0..boxes.len()).map(|_| random.unit()).collect();
+    let groups: Vec<u32> = (0..boxes.len()).map(|slot| (slot / 400) as u32).collect();
+    let device = &Device::Cpu;
+    let params = NmsParams { iou_threshold: 0.45, capacity: 200 };
+    let kept = nms(
+        &Tensor::from_vec(boxes.as_flattened().to_vec(), (1, 36_000, 4), device).unwrap(),
+        &Tensor::from_vec(scores.clone(), (1, 36_000), device).unwrap(),
+        &Tensor::from_vec(groups.clone(), (1, 36_000), device).unwrap(),
+        &Tensor::ones((1, 36_000), DType::U8, device).unwrap(),
+        &params,
+    )
+    .unwrap();
+    assert_eq!(kept.counts.to_vec1::<u32>().unwrap(), [200]);
+    // What is among the best 200 depends on the best few thousand alone.
+    let mut order: Vec<usize> = (0..boxes.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    order.truncate(1000);
+    let best = Case {
+        boxes: order.iter().map(|slot| boxes[*slot]).collect(),
+        scores: order.iter().map(|slot| scores[*slot]).collect(),
+        groups: order.iter().map(|slot| groups[*slot]).collect(),
+    };
+    let expected = reference::nms(&best.boxes, &best.scores, &best.groups, 0.45);
+    let expected: Vec<u32> =
+        expected.iter().take(200).map(|place| order[*place as usize] as u32).collect();
+    assert_eq!(kept.index.to_vec2::<u32>().unwrap()[0], expected);
+}
+
 #[test]
 fn equals_torchvision() {
     let tensors = fixture("ops.safetensors");

@@ -6,19 +6,7 @@
 // Proposals above an image's count only zero theirs. Slots of a proposal are its own, so that no two warps meet.
 #include "geometry.cuh"
 #include "tables.cuh"
-
-#define WARP 32
-#define ALL 0xffffffffu
-
-__device__ __forceinline__ float warp_max(float value) {
-    for (int lane = WARP / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(ALL, value, lane));
-    return value;
-}
-
-__device__ __forceinline__ float warp_sum(float value) {
-    for (int lane = WARP / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(ALL, value, lane);
-    return value;
-}
+#include "warp.cuh"
 
 extern "C" __global__ void select_candidates(
     const float* class_logits, const float* box_regression, const float* proposals, const unsigned* counts,
@@ -58,7 +46,7 @@ extern "C" __global__ void select_candidates(
                     found = clip_usable(box, sizes.height[part_image], sizes.width[part_image], min_side);
                 }
             }
-            unsigned found_lanes = __ballot_sync(ALL, found);
+            unsigned found_lanes = __ballot_sync(ALL_LANES, found);
             unsigned place = filled + __popc(found_lanes & ((1u << lane) - 1));
             if (found && place < per_proposal) {
                 store_box(boxes, first_slot + place, box);

@@ -31,6 +31,23 @@ pub(crate) fn decode(deltas: [f32; 4], reference: [f32; 4], weights: [f32; 4]) -
     [new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height]
 }
 
+/// Moves the sides of a box away from a reference's center, by distances `[left, top, right, bottom]` in units of the
+/// reference's sides.
+///
+/// Reference: torchvision `models/detection/_utils.py`, `BoxLinearCoder.decode`; Tian et al. 2019, section 3.1.
+pub(crate) fn decode_distances(distances: [f32; 4], reference: [f32; 4]) -> [f32; 4] {
+    let center_x = 0.5 * (reference[0] + reference[2]);
+    let center_y = 0.5 * (reference[1] + reference[3]);
+    let width = reference[2] - reference[0];
+    let height = reference[3] - reference[1];
+    [
+        center_x - distances[0] * width,
+        center_y - distances[1] * height,
+        center_x + distances[2] * width,
+        center_y + distances[3] * height,
+    ]
+}
+
 /// The deltas, multiplied by `weights`, that turn `reference` into `target`: the inverse of decoding.
 ///
 /// Both boxes are xyxy in one unit and have positive sides; others give infinite or NaN deltas.

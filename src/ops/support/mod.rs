@@ -14,6 +14,7 @@ pub(crate) mod isa;
 pub(crate) mod levels;
 pub(crate) mod matches;
 pub(crate) mod order;
+pub(crate) mod pairs;
 pub(crate) mod parallel;
 pub(crate) mod paste;
 pub(crate) mod random;

@@ -5,6 +5,13 @@ pub(crate) fn descending_key(value: f32, index: u32) -> u64 {
     (u64::from(descending_bits(value)) << 32) | u64::from(index)
 }
 
+/// The value that a key was made of; the sign of a zero and the bits of a NaN are lost.
+pub(crate) fn key_value(key: u64) -> f32 {
+    let ascending = !((key >> 32) as u32);
+    let bits = if ascending >> 31 == 1 { ascending & 0x7fff_ffff } else { !ascending };
+    f32::from_bits(bits)
+}
+
 /// Bits that ascend as the value descends; −0 equals +0, every NaN comes last.
 fn descending_bits(value: f32) -> u32 {
     if value.is_nan() {
@@ -17,7 +24,7 @@ fn descending_bits(value: f32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::descending_key;
+    use super::{descending_key, key_value};
 
     #[test]
     fn keys_sort_as_scores_do() {
@@ -25,5 +32,12 @@ mod tests {
         let mut order: Vec<u32> = (0..values.len() as u32).collect();
         order.sort_by_key(|&i| descending_key(values[i as usize], i));
         assert_eq!(order, [4, 0, 6, 2, 3, 5, 7, 1]);
+    }
+    #[test]
+    fn keys_give_back_their_values() {
+        for value in [0.5, 0.0, f32::INFINITY, -2.0, f32::NEG_INFINITY, f32::MIN_POSITIVE] {
+            assert_eq!(key_value(descending_key(value, 7)), value);
+        }
+        assert!(key_value(descending_key(f32::NAN, 7)).is_nan());
     }
 }

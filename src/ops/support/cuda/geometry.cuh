@@ -54,6 +54,20 @@ __device__ __forceinline__ Box decode(Box d, Box reference, float4 weights) {
     return {new_x - half_width, new_y - half_height, new_x + half_width, new_y + half_height};
 }
 
+// Distances in `d` are left, top, right, bottom, in units of the reference's sides.
+__device__ __forceinline__ Box decode_distances(Box d, Box reference) {
+    float center_x = 0.5f * (reference.x1 + reference.x2);
+    float center_y = 0.5f * (reference.y1 + reference.y2);
+    float width = reference.x2 - reference.x1;
+    float height = reference.y2 - reference.y1;
+    return {
+        center_x - d.x1 * width,
+        center_y - d.y1 * height,
+        center_x + d.x2 * width,
+        center_y + d.y2 * height,
+    };
+}
+
 // The deltas, times `weights`, that turn `reference` into `target`.
 __device__ __forceinline__ Box encode(Box target, Box reference, float4 weights) {
     float width = reference.x2 - reference.x1;

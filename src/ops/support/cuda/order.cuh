@@ -14,6 +14,12 @@ __device__ __forceinline__ unsigned long long descending_key(float value, unsign
     return (unsigned long long)descending_bits(value) << 32 | index;
 }
 
+// The value that a key was made of; the sign of a zero and the bits of a NaN are lost.
+__device__ __forceinline__ float key_value(unsigned long long key) {
+    unsigned ascending = ~(unsigned)(key >> 32);
+    return __uint_as_float(ascending >> 31 ? ascending & 0x7fffffffu : ~ascending);
+}
+
 // Threads of a block that calls rank_among.
 #define RANK_THREADS 256
 

@@ -1,0 +1,13 @@
+//! One-stage detectors: class and box of every anchor of every level, in one pass.
+//!
+//! In: feature maps. Out: instances, or losses. This room knows nothing of what made the features. It holds what these
+//! detectors share, towers and the way from chosen anchors to instances, and the detectors themselves.
+
+mod retinanet;
+mod retinanet_head;
+mod selection;
+mod tower;
+
+pub use retinanet::{BoxLoss, RetinaNet, RetinaNetConfig, RetinaNetTrainingConfig};
+pub use retinanet_head::{RetinaNetHead, RetinaNetHeadConfig, RetinaNetOutput};
+pub use tower::TowerNorm;
