@@ -82,6 +82,7 @@ fn model_files_have_the_parameters_of_the_reference() {
         "fasterrcnn_resnet50_fpn_v2",
         "retinanet_resnet50_fpn",
         "retinanet_resnet50_fpn_v2",
+        "fcos_resnet50_fpn",
         "maskrcnn_shapes",
     ]));
     for name in config::names() {

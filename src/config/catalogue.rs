@@ -11,6 +11,7 @@ const MODELS: &[(&str, &str)] = &[
     ("fasterrcnn_resnet50_fpn_v2", include_str!("../../models/fasterrcnn_resnet50_fpn_v2.toml")),
     ("retinanet_resnet50_fpn", include_str!("../../models/retinanet_resnet50_fpn.toml")),
     ("retinanet_resnet50_fpn_v2", include_str!("../../models/retinanet_resnet50_fpn_v2.toml")),
+    ("fcos_resnet50_fpn", include_str!("../../models/fcos_resnet50_fpn.toml")),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 
