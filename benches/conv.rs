@@ -84,7 +84,7 @@ fn convolutions_in(criterion: &mut Criterion, dtype: DType) {
     group.sample_size(10);
     let random_in = |dims: &[usize]| random_in(dtype, dims);
     for &(name, dims, outputs, window, stride, residual) in LAYERS {
-        let params = Conv2dParams { stride, padding: window / 2 };
+        let params = Conv2dParams::new(stride, window / 2);
         let weight = random_in(&[outputs, dims[3], window, window]);
         let weights =
             PreparedConv2d::new(&weight, &random(&[outputs]), params).expect("weights of a layer");
@@ -141,7 +141,7 @@ fn transposed(criterion: &mut Criterion) {
 fn preparation(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("prepare");
     group.sample_size(10);
-    let params = Conv2dParams { stride: 1, padding: 1 };
+    let params = Conv2dParams::new(1, 1);
     for channels in [64, 256, 512] {
         let (weight, bias) = (random(&[channels, channels, 3, 3]), random(&[channels]));
         group.bench_function(format!("{channels}-{channels} 3x3"), |bencher| {

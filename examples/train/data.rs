@@ -46,9 +46,9 @@ pub fn training_set(
     dataset: CocoDataset,
     config: &ModelConfig,
 ) -> Result<TrainingSet> {
-    let masks = config.architecture.masks();
+    let needs = config.architecture.parts().into();
     let unlabelled = if args.data.keep_empty { Unlabelled::Keep } else { Unlabelled::Skip };
-    let set = TrainingSet::new(dataset, config.num_classes, masks, unlabelled)?;
+    let set = TrainingSet::new(dataset, config.num_classes, needs, unlabelled)?;
     let left_out = set.left_out().to_string();
     if !left_out.is_empty() {
         eprintln!("{left_out}");

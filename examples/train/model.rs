@@ -13,6 +13,8 @@ use candle_detection::{LoadReport, Loading, Mismatches, Silent};
 
 use super::args::{Args, ModelArgs};
 
+/// Parts of a backbone that learn, from the last on, where the first weights come from a file: torchvision's default.
+const USUALLY_TRAINED: usize = 3;
 /// More classes than this are a mistake, such as ids that are not counted from 1.
 const MOST_CLASSES: u64 = 10_000;
 
@@ -89,12 +91,13 @@ impl Start {
 /// Builds the network with its first weights, and says what became of the file's.
 pub fn load(args: &Args, config: &ModelConfig, device: &Device) -> Result<Network> {
     let start = Start::new(&args.model)?;
+    let parts = config.backbone_parts().len();
     let usual = match start {
-        Start::File(_) => 2,
+        Start::File(_) => parts.saturating_sub(USUALLY_TRAINED),
         Start::Random => 0,
     };
-    let frozen = usize::from(args.model.freeze.unwrap_or(usual));
-    let freezing = Freezing::backbone(config, 5 - frozen);
+    let frozen = args.model.freeze.map_or(usual, usize::from);
+    let freezing = Freezing::backbone(config, parts.saturating_sub(frozen));
     let path = match start {
         Start::Random => {
             eprintln!(

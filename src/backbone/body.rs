@@ -1,40 +1,30 @@
 //! Bodies: networks that were made to classify images, without their classifier.
 
-use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+use super::mobilenet_v3::{MobileNetV3, MobileNetV3Config};
+pub use super::parts::{Body, Stage};
 use super::resnet::{ResNet, ResNetConfig};
+use super::ssdlite::{SplitMobileNetV3, split_parts, split_stages};
+use super::vgg16::{Vgg16, Vgg16Config};
 use crate::error::Result;
 use crate::section::Checks;
-
-/// What is known of the output of a stage before any image is seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// Channels.
-    pub channels: usize,
-    /// Input pixels per cell, the same in y and x.
-    pub stride: usize,
-}
-
-/// A network that reads pixels and hands out the outputs of its stages.
-pub trait Body: Send + Sync {
-    /// The outputs that [`Self::forward`] returns, in its order, finest first.
-    fn stages(&self) -> &[Stage];
-
-    /// Computes `[N, H_s, W_s, C_s]` of each stage from `pixels`: `[N, H, W, 3]` f32, normalised, zero padded.
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    fn forward(&self, pixels: &Tensor) -> Result<Vec<Tensor>>;
-}
 
 /// The section `body` of a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BodyConfig {
-    /// ResNet-18 to 152.
+    /// ResNet-18 to 152, ResNeXt and Wide ResNet.
     Resnet(ResNetConfig),
+    /// MobileNetV3-Large.
+    #[serde(rename = "mobilenet_v3_large")]
+    MobileNetV3Large(MobileNetV3Config),
+    /// MobileNetV3-Large with its two outputs for SSDLite: of C4's first expansion, and of the last convolution.
+    #[serde(rename = "split_mobilenet_v3_large")]
+    SplitMobileNetV3Large(MobileNetV3Config),
+    /// The beginning of a VGG16, for SSD.
+    Vgg16(Vgg16Config),
 }
 
 impl BodyConfig {
@@ -45,6 +35,10 @@ impl BodyConfig {
     pub fn validate(&self, checks: &Checks) -> Result<()> {
         match self {
             Self::Resnet(config) => config.validate(checks),
+            Self::MobileNetV3Large(config) | Self::SplitMobileNetV3Large(config) => {
+                config.validate(checks)
+            }
+            Self::Vgg16(config) => config.validate(checks),
         }
     }
 
@@ -55,6 +49,11 @@ impl BodyConfig {
     pub fn build(&self, weights: &VarBuilder) -> Result<Box<dyn Body>> {
         Ok(match self {
             Self::Resnet(config) => Box::new(ResNet::load(weights, config)?),
+            Self::MobileNetV3Large(config) => Box::new(MobileNetV3::load(weights, config)?),
+            Self::SplitMobileNetV3Large(config) => {
+                Box::new(SplitMobileNetV3::load(weights, config)?)
+            }
+            Self::Vgg16(config) => Box::new(Vgg16::load(weights, config)?),
         })
     }
 
@@ -62,6 +61,9 @@ impl BodyConfig {
     pub fn stages(&self) -> Vec<Stage> {
         match self {
             Self::Resnet(config) => config.stages(),
+            Self::MobileNetV3Large(config) => config.stages(),
+            Self::SplitMobileNetV3Large(config) => split_stages(config),
+            Self::Vgg16(config) => config.stages(),
         }
     }
 
@@ -69,6 +71,9 @@ impl BodyConfig {
     pub fn parts(&self) -> Vec<Vec<String>> {
         match self {
             Self::Resnet(_) => ResNetConfig::parts(),
+            Self::MobileNetV3Large(config) => config.parts(),
+            Self::SplitMobileNetV3Large(config) => split_parts(config),
+            Self::Vgg16(_) => Vgg16Config::parts(),
         }
     }
 
@@ -76,6 +81,10 @@ impl BodyConfig {
     pub fn learn_norms(&mut self) {
         match self {
             Self::Resnet(config) => config.norm.learn(&mut config.norm_eps),
+            Self::MobileNetV3Large(config) | Self::SplitMobileNetV3Large(config) => {
+                config.norm.learn(&mut config.norm_eps);
+            }
+            Self::Vgg16(_) => {}
         }
     }
 
@@ -83,6 +92,7 @@ impl BodyConfig {
     pub fn as_resnet_mut(&mut self) -> Option<&mut ResNetConfig> {
         match self {
             Self::Resnet(config) => Some(config),
+            _ => None,
         }
     }
 
@@ -90,6 +100,10 @@ impl BodyConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Resnet(config) => config.norm.fixed_at(""),
+            Self::MobileNetV3Large(config) | Self::SplitMobileNetV3Large(config) => {
+                config.norm.fixed_at("")
+            }
+            Self::Vgg16(_) => Vec::new(),
         }
     }
 }

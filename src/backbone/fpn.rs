@@ -121,17 +121,11 @@ impl FeaturePyramid {
         let channels = config.channels;
         let load = |blocks: &str, index: usize, in_channels, kernel| {
             let weights = weights.pp(blocks).pp(index);
-            let shape = ConvShape {
-                in_channels,
-                out_channels: channels,
-                kernel,
-                stride: 1,
-                initial: Initial::Linear,
-            };
+            let shape = ConvShape::new((in_channels, channels), kernel, Initial::Linear);
             match config.norm {
                 Norm::None => Conv2d::load(&weights.pp(0), shape, Activation::None),
                 Norm::FrozenBatchNorm | Norm::BatchNorm => {
-                    let norm = NormAt { weights: weights.pp(1), eps: config.norm_eps };
+                    let norm = NormAt::new(weights.pp(1), config.norm_eps);
                     Conv2d::load_normed(&weights.pp(0), &norm, shape, Activation::None)
                 }
             }
@@ -148,13 +142,7 @@ impl FeaturePyramid {
         let coarsest = used.last().map_or(channels, |stage| stage.channels);
         let convs = |source, in_channels| -> Result<Extra> {
             let weights = weights.pp("extra_blocks");
-            let shape = ConvShape {
-                in_channels,
-                out_channels: channels,
-                kernel: 3,
-                stride: 2,
-                initial: Initial::Linear,
-            };
+            let shape = ConvShape::new((in_channels, channels), 3, Initial::Linear).with_stride(2);
             let of_p6 = ConvShape { in_channels: channels, ..shape };
             let p6 = Conv2d::load(&weights.pp("p6"), shape, Activation::None)?;
             let p7 = Conv2d::load(&weights.pp("p7"), of_p6, Activation::None)?;

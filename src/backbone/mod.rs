@@ -5,16 +5,25 @@
 
 mod body;
 mod fpn;
+mod mobilenet_v3;
 mod neck;
+mod parts;
 mod resnet;
+mod ssd_levels;
+mod ssdlite;
+mod vgg16;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 pub use body::{Body, BodyConfig, Stage};
 pub use fpn::{ExtraLevel, FeaturePyramid, FpnConfig};
+pub use mobilenet_v3::{MobileNetV3, MobileNetV3Config};
 pub use neck::{Neck, NeckConfig};
 pub use resnet::{ResNet, ResNetConfig};
+pub use ssd_levels::{SsdLevels, SsdLevelsConfig};
+pub use ssdlite::{SplitMobileNetV3, SsdLiteLevels, SsdLiteLevelsConfig};
+pub use vgg16::{Vgg16, Vgg16Config};
 
 use crate::error::Result;
 use crate::structures::{FeatureLevel, FeatureMaps};

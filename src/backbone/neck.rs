@@ -1,26 +1,16 @@
 //! Necks: what makes the levels that a detector looks at from the stages of a body.
 
-use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
 use super::Stage;
 use super::fpn::{FeaturePyramid, FpnConfig};
+pub use super::parts::Neck;
+use super::ssd_levels::{SsdLevels, SsdLevelsConfig};
+use super::ssdlite::{SsdLiteLevels, SsdLiteLevelsConfig};
 use crate::error::Result;
 use crate::section::Checks;
-use crate::structures::{FeatureLevel, FeatureMaps};
-
-/// Makes levels of stages.
-pub trait Neck: Send + Sync {
-    /// The levels that [`Self::forward`] returns, in its order.
-    fn levels(&self) -> &[FeatureLevel];
-
-    /// Computes the levels from the outputs of a body, one tensor per stage.
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    fn forward(&self, stages: Vec<Tensor>) -> Result<FeatureMaps>;
-}
+use crate::structures::FeatureLevel;
 
 /// The section `neck` of a model file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +18,11 @@ pub trait Neck: Send + Sync {
 pub enum NeckConfig {
     /// A feature pyramid.
     Fpn(FpnConfig),
+    /// The levels of SSD on a VGG16.
+    SsdLevels(SsdLevelsConfig),
+    /// The stages of the body, and coarser levels of separable convolutions.
+    #[serde(rename = "ssdlite_levels")]
+    SsdLiteLevels(SsdLiteLevelsConfig),
 }
 
 impl NeckConfig {
@@ -38,6 +33,8 @@ impl NeckConfig {
     pub fn validate(&self, stages: &[Stage], checks: &Checks) -> Result<()> {
         match self {
             Self::Fpn(config) => config.validate(stages, checks),
+            Self::SsdLevels(config) => config.validate(stages, checks),
+            Self::SsdLiteLevels(config) => config.validate(stages, checks),
         }
     }
 
@@ -50,6 +47,8 @@ impl NeckConfig {
             Self::Fpn(config) => {
                 Box::new(FeaturePyramid::load(&weights.pp("fpn"), stages, config)?)
             }
+            Self::SsdLevels(config) => Box::new(SsdLevels::load(weights, stages, config)?),
+            Self::SsdLiteLevels(config) => Box::new(SsdLiteLevels::load(weights, stages, config)?),
         })
     }
 
@@ -57,6 +56,8 @@ impl NeckConfig {
     pub fn levels(&self, stages: &[Stage]) -> Vec<FeatureLevel> {
         match self {
             Self::Fpn(config) => config.levels(stages),
+            Self::SsdLevels(config) => config.levels(stages),
+            Self::SsdLiteLevels(config) => config.levels(stages),
         }
     }
 
@@ -64,6 +65,7 @@ impl NeckConfig {
     pub fn coarsest_aligned_stride(&self, stages: &[Stage]) -> usize {
         match self {
             Self::Fpn(_) => stages.last().map_or(1, |stage| stage.stride),
+            Self::SsdLevels(_) | Self::SsdLiteLevels(_) => 1,
         }
     }
 
@@ -71,6 +73,7 @@ impl NeckConfig {
     pub fn body_prefix(&self) -> &'static str {
         match self {
             Self::Fpn(_) => "body",
+            Self::SsdLevels(_) | Self::SsdLiteLevels(_) => "features",
         }
     }
 
@@ -78,6 +81,7 @@ impl NeckConfig {
     pub fn as_fpn_mut(&mut self) -> Option<&mut FpnConfig> {
         match self {
             Self::Fpn(config) => Some(config),
+            _ => None,
         }
     }
 
@@ -85,6 +89,17 @@ impl NeckConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Fpn(config) => config.norm.fixed_at("fpn."),
+            Self::SsdLevels(_) => Vec::new(),
+            Self::SsdLiteLevels(config) => config.norm.fixed_at("extra."),
+        }
+    }
+
+    /// Prefixes, under `backbone.`, of the parameters of each part of the body that is in the neck and may be frozen on its
+    /// own, from the last to the first; these come after all parts in the body.
+    pub fn parts(&self) -> Vec<Vec<String>> {
+        match self {
+            Self::Fpn(_) | Self::SsdLiteLevels(_) => Vec::new(),
+            Self::SsdLevels(_) => SsdLevelsConfig::parts(),
         }
     }
 }

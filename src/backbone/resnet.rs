@@ -1,4 +1,6 @@
-//! ResNet 18 to 152 (He et al., arXiv:1512.03385), "v1.5": the stride of a bottleneck is in its 3×3 convolution.
+//! ResNet 18 to 152 (He et al., arXiv:1512.03385), "v1.5": the stride of a bottleneck is in its 3×3 convolution. With
+//! groups, ResNeXt (Xie et al., arXiv:1611.05431); with wider ones, Wide ResNet (Zagoruyko and Komodakis,
+//! arXiv:1605.07146).
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
@@ -25,11 +27,29 @@ pub struct ResNetConfig {
     pub depth: usize,
     /// Channels of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that in a bottleneck's output).
     pub width: usize,
+    /// Groups of a bottleneck's 3×3 convolution: 32 or 64 in ResNeXt.
+    #[serde(default = "one_group")]
+    pub groups: usize,
+    /// Channels of each of these groups in the first stage, where `width` is 64: 64 in ResNet, 4 in ResNeXt 32×4d, 128 in
+    /// Wide ResNet-50-2.
+    #[serde(default = "full_width")]
+    pub width_per_group: usize,
     /// Normalisation after each convolution.
     pub norm: Norm,
     /// Added to the variance by every norm. The published V1 COCO weights need exactly 0.
     pub norm_eps: f64,
 }
+
+fn one_group() -> usize {
+    1
+}
+
+fn full_width() -> usize {
+    FULL_WIDTH
+}
+
+/// Of a stem and of a group, where nothing is wider or narrower.
+const FULL_WIDTH: usize = 64;
 
 impl ResNetConfig {
     /// Checks the numbers of the section.
@@ -37,14 +57,31 @@ impl ResNetConfig {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config), naming the field at fault.
     pub fn validate(&self, checks: &Checks) -> Result<()> {
-        if layout(self.depth).is_none() {
+        let Some((kind, _)) = layout(self.depth) else {
             return Err(checks.fault("depth", self.depth.to_string(), "18, 34, 50, 101 or 152"));
-        }
+        };
         let normed = self.norm != Norm::None;
         let expected =
             "`frozen_batch_norm` or `batch_norm`: a ResNet's convolutions have no biases";
         checks.require(normed.into(), "norm", "`none`", expected)?;
-        checks.at_least_one(&[("width", self.width)])?;
+        checks.at_least_one(&[
+            ("width", self.width),
+            ("groups", self.groups),
+            ("width_per_group", self.width_per_group),
+        ])?;
+        let plain = self.groups == 1 && self.width_per_group == FULL_WIDTH;
+        checks.require(
+            (plain || kind == BlockKind::Bottleneck).into(),
+            "groups",
+            format!("{} of {} channels", self.groups, self.width_per_group),
+            "1 of 64 channels: blocks of a ResNet-18 and 34 have no others",
+        )?;
+        checks.require(
+            (self.inner_width(self.width) > 0).into(),
+            "width_per_group",
+            self.width_per_group.to_string(),
+            format!("at least one channel a group where `width` is {}", self.width),
+        )?;
         checks.eps("norm_eps", self.norm_eps)
     }
 
@@ -56,6 +93,11 @@ impl ResNetConfig {
             stride: FIRST_STRIDE << index,
         };
         (0..depths.len()).map(stage).collect()
+    }
+
+    /// Channels of a bottleneck's 3×3 convolution.
+    fn inner_width(&self, planes: usize) -> usize {
+        planes * self.width_per_group / FULL_WIDTH * self.groups
     }
 
     /// The four stages and the stem, from the last to the first, as torchvision's `trainable_backbone_layers` counts.
@@ -112,13 +154,7 @@ impl ResNet {
     pub fn load(weights: &VarBuilder, config: &ResNetConfig) -> Result<Self> {
         config.validate(&Checks::new("a ResNet"))?;
         let eps = config.norm_eps;
-        let stem = ConvShape {
-            in_channels: 3,
-            out_channels: config.width,
-            kernel: 7,
-            stride: 2,
-            initial: Initial::BeforeRelu,
-        };
+        let stem = ConvShape::new((3, config.width), 7, Initial::BeforeRelu).with_stride(2);
         let stem = conv_norm(weights, "conv1", "bn1", stem, eps, Activation::Relu)?;
         let (kind, depths) = layout(config.depth).unwrap_or((BlockKind::Basic, [0; 4]));
         let mut channels = config.width;
@@ -129,7 +165,15 @@ impl ResNet {
             let mut blocks = Vec::with_capacity(depth);
             for index in 0..depth {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                let shape = BlockShape { kind, in_channels: channels, planes, stride };
+                let inner = config.inner_width(planes);
+                let shape = BlockShape {
+                    kind,
+                    in_channels: channels,
+                    planes,
+                    inner,
+                    groups: config.groups,
+                    stride,
+                };
                 blocks.push(Block::load(&weights.pp(index), shape, eps)?);
                 channels = planes * kind.expansion();
             }
@@ -163,6 +207,9 @@ struct BlockShape {
     kind: BlockKind,
     in_channels: usize,
     planes: usize,
+    /// Channels of a bottleneck's 3×3 convolution, and its groups.
+    inner: usize,
+    groups: usize,
     stride: usize,
 }
 
@@ -175,36 +222,30 @@ struct Block {
 
 impl Block {
     fn load(weights: &VarBuilder, shape: BlockShape, eps: f64) -> Result<Self> {
-        let BlockShape { kind, in_channels, planes, stride } = shape;
+        let BlockShape { kind, in_channels, planes, inner, groups, stride } = shape;
         let out_channels = planes * kind.expansion();
-        let conv = |index: usize, in_channels, out_channels, kernel, stride| {
-            let shape = ConvShape {
-                in_channels,
-                out_channels,
-                kernel,
-                stride,
-                initial: Initial::BeforeRelu,
-            };
+        let shaped = |in_channels, out_channels, kernel| {
+            ConvShape::new((in_channels, out_channels), kernel, Initial::BeforeRelu)
+        };
+        let conv = |index: usize, shape| {
             let (conv, norm) = (format!("conv{index}"), format!("bn{index}"));
             conv_norm(weights, &conv, &norm, shape, eps, Activation::Relu)
         };
         let (convs, last) = match kind {
-            BlockKind::Basic => {
-                (vec![conv(1, in_channels, planes, 3, stride)?], conv(2, planes, planes, 3, 1)?)
-            }
-            BlockKind::Bottleneck => (
-                vec![conv(1, in_channels, planes, 1, 1)?, conv(2, planes, planes, 3, stride)?],
-                conv(3, planes, out_channels, 1, 1)?,
+            BlockKind::Basic => (
+                vec![conv(1, shaped(in_channels, planes, 3).with_stride(stride))?],
+                conv(2, shaped(planes, planes, 3))?,
             ),
+            BlockKind::Bottleneck => {
+                let middle = shaped(inner, inner, 3).with_stride(stride).with_groups(groups);
+                (
+                    vec![conv(1, shaped(in_channels, inner, 1))?, conv(2, middle)?],
+                    conv(3, shaped(inner, out_channels, 1))?,
+                )
+            }
         };
         let shortcut = if stride != 1 || in_channels != out_channels {
-            let shape = ConvShape {
-                in_channels,
-                out_channels,
-                kernel: 1,
-                stride,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = shaped(in_channels, out_channels, 1).with_stride(stride);
             Some(conv_norm(weights, "downsample.0", "downsample.1", shape, eps, Activation::None)?)
         } else {
             None
@@ -233,6 +274,6 @@ fn conv_norm(
     eps: f64,
     activation: Activation,
 ) -> Result<Conv2d> {
-    let norm = NormAt { weights: weights.pp(norm), eps };
+    let norm = NormAt::new(weights.pp(norm), eps);
     Conv2d::load_normed(&weights.pp(conv), &norm, shape, activation)
 }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::{Architecture, Foundation};
-use crate::dense::{Fcos, FcosConfig, RetinaNet, RetinaNetConfig};
+use crate::dense::{Fcos, FcosConfig, RetinaNet, RetinaNetConfig, Ssd, SsdConfig};
 use crate::error::Result;
 use crate::rcnn::{GeneralizedRcnn, HeadConstructor, RcnnConfig};
 use crate::section::Checks;
-use crate::structures::{FeatureLevel, MaskUse};
+use crate::structures::{FeatureLevel, InstanceParts};
 
 /// The detector without its backbone; the only place that knows which kinds there are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,8 @@ pub enum ArchitectureConfig {
     Retinanet(RetinaNetConfig),
     /// FCOS.
     Fcos(FcosConfig),
+    /// SSD and SSDLite.
+    Ssd(SsdConfig),
     /// One of the user's own, whose settings are not looked at.
     Custom(CustomConfig),
 }
@@ -43,6 +45,7 @@ impl ArchitectureConfig {
             Self::Rcnn(config) => config.validate(levels, checks),
             Self::Retinanet(config) => config.validate(levels, checks),
             Self::Fcos(config) => config.validate(levels, checks),
+            Self::Ssd(config) => config.validate(levels, checks),
             Self::Custom(_) => Ok(()),
         }
     }
@@ -68,6 +71,7 @@ impl ArchitectureConfig {
             Self::Rcnn(config) => Ok(Box::new(GeneralizedRcnn::load(foundation, config, heads)?)),
             Self::Retinanet(config) => Ok(Box::new(RetinaNet::load(foundation, config)?)),
             Self::Fcos(config) => Ok(Box::new(Fcos::load(foundation, config)?)),
+            Self::Ssd(config) => Ok(Box::new(Ssd::load(foundation, config)?)),
             Self::Custom(_) => Err(Checks::new("the model").fault(
                 "architecture.kind",
                 "`custom`",
@@ -76,11 +80,11 @@ impl ArchitectureConfig {
         }
     }
 
-    /// Whether detections have masks.
-    pub fn masks(&self) -> MaskUse {
+    /// What detections have besides boxes, and what training learns from.
+    pub fn parts(&self) -> InstanceParts {
         match self {
-            Self::Rcnn(RcnnConfig { mask_head: Some(_), .. }) => MaskUse::Needed,
-            _ => MaskUse::Ignored,
+            Self::Rcnn(config) => config.parts(),
+            _ => InstanceParts::BOXES,
         }
     }
 
@@ -88,6 +92,7 @@ impl ArchitectureConfig {
     pub fn fixed_norms(&self) -> Vec<String> {
         match self {
             Self::Rcnn(config) => config.fixed_norms(),
+            Self::Ssd(config) => config.fixed_norms(),
             Self::Retinanet(_) | Self::Fcos(_) | Self::Custom(_) => Vec::new(),
         }
     }
@@ -120,6 +125,14 @@ impl ArchitectureConfig {
     pub fn as_fcos_mut(&mut self) -> Option<&mut FcosConfig> {
         match self {
             Self::Fcos(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// The settings of an SSD, to be changed.
+    pub fn as_ssd_mut(&mut self) -> Option<&mut SsdConfig> {
+        match self {
+            Self::Ssd(config) => Some(config),
             _ => None,
         }
     }

@@ -9,9 +9,22 @@ const MODELS: &[(&str, &str)] = &[
     ("maskrcnn_resnet50_fpn_v2", include_str!("../../models/maskrcnn_resnet50_fpn_v2.toml")),
     ("fasterrcnn_resnet50_fpn", include_str!("../../models/fasterrcnn_resnet50_fpn.toml")),
     ("fasterrcnn_resnet50_fpn_v2", include_str!("../../models/fasterrcnn_resnet50_fpn_v2.toml")),
+    (
+        "fasterrcnn_mobilenet_v3_large_fpn",
+        include_str!("../../models/fasterrcnn_mobilenet_v3_large_fpn.toml"),
+    ),
+    (
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        include_str!("../../models/fasterrcnn_mobilenet_v3_large_320_fpn.toml"),
+    ),
     ("retinanet_resnet50_fpn", include_str!("../../models/retinanet_resnet50_fpn.toml")),
     ("retinanet_resnet50_fpn_v2", include_str!("../../models/retinanet_resnet50_fpn_v2.toml")),
     ("fcos_resnet50_fpn", include_str!("../../models/fcos_resnet50_fpn.toml")),
+    ("ssd300_vgg16", include_str!("../../models/ssd300_vgg16.toml")),
+    (
+        "ssdlite320_mobilenet_v3_large",
+        include_str!("../../models/ssdlite320_mobilenet_v3_large.toml"),
+    ),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 

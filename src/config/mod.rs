@@ -95,9 +95,12 @@ impl ModelConfig {
 
     /// Prefixes of the parameters of each part of the backbone that may be frozen on its own, from the last to the first.
     pub fn backbone_parts(&self) -> Vec<Vec<String>> {
-        let full = |prefix: String| self.of_body(&prefix);
-        let parts = self.body.parts().into_iter();
-        parts.map(|prefixes| prefixes.into_iter().map(full).collect()).collect()
+        let of_neck = |prefix: String| format!("backbone.{prefix}");
+        let of_body = |prefix: String| self.of_body(&prefix);
+        let in_neck = self.neck.parts().into_iter();
+        let in_neck = in_neck.map(|prefixes| prefixes.into_iter().map(of_neck).collect());
+        let in_body = self.body.parts().into_iter();
+        in_neck.chain(in_body.map(|part| part.into_iter().map(of_body).collect())).collect()
     }
 
     /// Prefixes of the parameters of norms that are never trained.

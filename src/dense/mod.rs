@@ -8,10 +8,15 @@ mod fcos_head;
 mod retinanet;
 mod retinanet_head;
 mod selection;
+mod ssd;
 mod tower;
 
 pub use fcos::{Fcos, FcosConfig, FcosTrainingConfig};
 pub use fcos_head::{FcosHead, FcosHeadConfig, FcosOutput};
 pub use retinanet::{BoxLoss, RetinaNet, RetinaNetConfig, RetinaNetTrainingConfig};
 pub use retinanet_head::{RetinaNetHead, RetinaNetHeadConfig, RetinaNetOutput};
+pub use ssd::{
+    DefaultBoxesConfig, ScoringHead, SeparableHeadConfig, Ssd, SsdConfig, SsdHeadConfig,
+    SsdPredictions, SsdTrainingConfig,
+};
 pub use tower::TowerNorm;

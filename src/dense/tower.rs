@@ -141,5 +141,5 @@ pub(super) fn predictor_above_zero(
 }
 
 fn square(in_channels: usize, out_channels: usize, initial: Initial) -> ConvShape {
-    ConvShape { in_channels, out_channels, kernel: 3, stride: 1, initial }
+    ConvShape::new((in_channels, out_channels), 3, initial)
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 
 use super::get_f32;
-use super::initial::Initial;
+use super::initial::{Fans, Initial};
 use super::norm::{BatchNorm, LoadedNorm, NormAt};
 use crate::error::Result;
 use crate::ops::{
@@ -12,7 +12,7 @@ use crate::ops::{
     TrainableConv2d, TrainableConvTranspose2d,
 };
 
-/// Sizes of a convolution: square window, dilation 1, one group.
+/// Sizes of a convolution with a square window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {
     /// Channels of the input.
@@ -23,14 +23,54 @@ pub struct ConvShape {
     pub kernel: usize,
     /// Input cells per output cell.
     pub stride: usize,
+    /// Zeros around the input; `None` is what keeps the size with stride 1 and a window of odd side.
+    pub padding: Option<usize>,
+    /// Input cells from one tap of the window to the next.
+    pub dilation: usize,
+    /// Equal parts of the channels that don't mix.
+    pub groups: usize,
     /// First values where no file has them.
     pub initial: Initial,
 }
 
 impl ConvShape {
-    /// A window of odd side, padded so that stride 1 keeps the size.
+    /// Channels of input and output, and a window; stride 1, one group, taps side by side, as large as the input.
+    pub const fn new(channels: (usize, usize), kernel: usize, initial: Initial) -> Self {
+        let (in_channels, out_channels) = channels;
+        let (stride, padding, dilation, groups) = (1, None, 1, 1);
+        Self { in_channels, out_channels, kernel, stride, padding, dilation, groups, initial }
+    }
+
+    /// The same with another stride.
+    pub const fn with_stride(self, stride: usize) -> Self {
+        Self { stride, ..self }
+    }
+
+    /// The same with this many zeros around the input.
+    pub const fn with_padding(self, padding: usize) -> Self {
+        Self { padding: Some(padding), ..self }
+    }
+
+    /// The same with taps apart.
+    pub const fn with_dilation(self, dilation: usize) -> Self {
+        Self { dilation, ..self }
+    }
+
+    /// The same in groups.
+    pub const fn with_groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
     fn params(&self) -> Conv2dParams {
-        Conv2dParams { stride: self.stride, padding: self.kernel / 2 }
+        let padding = self.padding.unwrap_or(self.dilation * (self.kernel / 2));
+        Conv2dParams::new(self.stride, padding)
+            .with_groups(self.groups)
+            .with_dilation(self.dilation)
+    }
+
+    /// Channels of the input that an output channel sees.
+    fn group_inputs(&self) -> usize {
+        self.in_channels / self.groups.max(1)
     }
 }
 
@@ -90,19 +130,19 @@ impl ConvWeights {
 }
 
 impl Conv2d {
-    /// Loads `weight` `[O, I, k, k]` and `bias` `[O]`.
+    /// Loads `weight` `[O, I/groups, k, k]` and `bias` `[O]`.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(weights: &VarBuilder, shape: ConvShape, activation: Activation) -> Result<Self> {
         let weight = load_weight(weights, shape)?;
-        let fan_in = shape.in_channels * shape.kernel * shape.kernel;
+        let fan_in = shape.group_inputs() * shape.kernel * shape.kernel;
         let bias = get_f32(weights, shape.out_channels, "bias", shape.initial.bias(fan_in))?;
         let weights = ConvWeights::new(&weight, None, &bias, shape.params(), weights.dtype())?;
         Ok(Self { weights, activation })
     }
 
-    /// Loads `weight` `[O, I, k, k]` alone: for a norm that cannot be folded in, such as a
+    /// Loads `weight` `[O, I/groups, k, k]` alone: for a norm that cannot be folded in, such as a
     /// [`GroupNorm`](super::GroupNorm), to follow.
     ///
     /// # Errors
@@ -118,10 +158,10 @@ impl Conv2d {
         Ok(Self { weights, activation })
     }
 
-    /// Loads `weight` `[O, I, k, k]` and the batch norm that follows it, and folds the norm into the weights.
+    /// Loads `weight` `[O, I/groups, k, k]` and the batch norm that follows it, and folds the norm into the weights.
     ///
     /// A norm with variables among its tensors is not folded: it uses the statistics of each batch, as training wants
-    /// it, and moves its running statistics by a tenth.
+    /// it, and moves its running statistics by the norm's momentum.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
@@ -184,12 +224,26 @@ impl Conv2d {
 }
 
 fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
-    let ConvShape { in_channels, out_channels, kernel, initial, .. } = shape;
-    let dims = (out_channels, in_channels, kernel, kernel);
-    get_f32(weights, dims, "weight", initial.weight())
+    let ConvShape { out_channels, kernel, initial, .. } = shape;
+    let (inputs, window) = (shape.group_inputs(), kernel * kernel);
+    let fans = Fans { inputs: inputs * window, outputs: out_channels * window };
+    get_f32(weights, (out_channels, inputs, kernel, kernel), "weight", initial.weight(fans))
 }
 
-/// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
+/// Sizes of a transposed convolution that doubles height and width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvTransposeShape {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the output.
+    pub out_channels: usize,
+    /// Cells per side of the window: 2, or 4 with padding 1.
+    pub kernel: usize,
+    /// First biases where no file has them; weights are [`Initial::BeforeRelu`].
+    pub initial_bias: Initial,
+}
+
+/// A transposed convolution with stride 2, which doubles both sides.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
     weights: ConvTransposeWeights,
@@ -206,20 +260,23 @@ enum ConvTransposeWeights {
 }
 
 impl ConvTranspose2d {
-    /// Loads `weight` `[I, O, 2, 2]` and `bias` `[O]`.
+    /// Loads `weight` `[I, O, k, k]` and `bias` `[O]`.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(
         weights: &VarBuilder,
-        in_channels: usize,
-        out_channels: usize,
+        shape: ConvTransposeShape,
         activation: Activation,
     ) -> Result<Self> {
-        let dims = (in_channels, out_channels, 2, 2);
-        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight())?;
+        let ConvTransposeShape { in_channels, out_channels, kernel, initial_bias } = shape;
+        let dims = (in_channels, out_channels, kernel, kernel);
+        let window = kernel * kernel;
+        // As torch sees the axes.
+        let fans = Fans { inputs: window * out_channels, outputs: window * in_channels };
+        let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight(fans))?;
         // Torch takes the second axis for the inputs, here as elsewhere.
-        let bias = Initial::Default.bias(4 * out_channels);
+        let bias = initial_bias.bias(kernel * kernel * out_channels);
         let bias = get_f32(weights, out_channels, "bias", bias)?;
         let weights = if weight.track_op() || bias.track_op() {
             ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
@@ -228,6 +285,18 @@ impl ConvTranspose2d {
             ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
         };
         Ok(Self { weights, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = match self.weights {
+            ConvTransposeWeights::Prepared(weights) => {
+                ConvTransposeWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
+        self
     }
 
     /// `[N, H, W, I]` → `[N, 2H, 2W, O]`.

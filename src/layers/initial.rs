@@ -15,13 +15,24 @@ pub enum Initial {
     /// As [`Self::Small`], and biases for which a sigmoid says 0.01: classifiers of places that rarely show anything (Lin et
     /// al., arXiv:1708.02002, section 3.3).
     Rare,
+    /// Normal with deviation 0.03: SSDLite.
+    Lite,
+    /// Uniform with variance 2 / (fan in + fan out): SSD (Glorot and Bengio 2010).
+    Xavier,
     /// Uniform within ±1/√(fan in), biases too: torch's default.
     Default,
 }
 
+/// Numbers of weights that an output sums up, and that an input is multiplied by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fans {
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
 impl Initial {
     /// Of weights.
-    pub(crate) fn weight(self) -> Init {
+    pub(crate) fn weight(self, Fans { inputs, outputs }: Fans) -> Init {
         match self {
             Self::BeforeRelu => Init::Kaiming {
                 dist: NormalOrUniform::Normal,
@@ -34,6 +45,11 @@ impl Initial {
                 non_linearity: NonLinearity::Linear,
             },
             Self::Small | Self::Rare => Init::Randn { mean: 0.0, stdev: 0.01 },
+            Self::Lite => Init::Randn { mean: 0.0, stdev: 0.03 },
+            Self::Xavier => {
+                let bound = (6.0 / (inputs + outputs) as f64).sqrt();
+                Init::Uniform { lo: -bound, up: bound }
+            }
             Self::Default => Init::Kaiming {
                 dist: NormalOrUniform::Uniform,
                 fan: FanInOut::FanIn,
@@ -46,7 +62,9 @@ impl Initial {
     /// Of biases.
     pub(crate) fn bias(self, fan_in: usize) -> Init {
         match self {
-            Self::BeforeRelu | Self::Linear | Self::Small => Init::Const(0.0),
+            Self::BeforeRelu | Self::Linear | Self::Small | Self::Lite | Self::Xavier => {
+                Init::Const(0.0)
+            }
             Self::Rare => Init::Const(-(0.99f64 / 0.01).ln()),
             Self::Default => {
                 let bound = 1.0 / (fan_in as f64).sqrt();

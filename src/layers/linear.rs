@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 
+use super::initial::Fans;
 use super::{Initial, get_f32};
 use crate::error::Result;
 use crate::ops::{self, Activation, PreparedLinear, TrainableConv2d, TrainableLinear};
@@ -37,8 +38,9 @@ impl Linear {
         out_features: usize,
         activation: Activation,
     ) -> Result<Self> {
+        let fans = Fans { inputs: in_features, outputs: out_features };
         let weight =
-            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight(fans))?;
         let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
         let weights = if weight.track_op() || bias.track_op() {
             LinearWeights::Trainable(TrainableLinear::new(&weight, &bias)?)
@@ -62,8 +64,9 @@ impl Linear {
         activation: Activation,
     ) -> Result<Self> {
         let in_features = channels * side * side;
+        let fans = Fans { inputs: in_features, outputs: out_features };
         let weight =
-            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight())?;
+            get_f32(weights, (out_features, in_features), "weight", Initial::Default.weight(fans))?;
         let bias = get_f32(weights, out_features, "bias", Initial::Default.bias(in_features))?;
         let weights = if weight.track_op() || bias.track_op() {
             LinearWeights::Window(TrainableConv2d::over_windows(&weight, (side, side), &bias)?)

@@ -49,6 +49,20 @@ pub struct NormAt<'a> {
     pub weights: VarBuilder<'a>,
     /// Added to the variance.
     pub eps: f64,
+    /// Share of a batch's statistics in the running ones, where the norm uses those of the batch.
+    pub momentum: f64,
+}
+
+impl<'a> NormAt<'a> {
+    /// The norm there, with torch's momentum of 0.1.
+    pub fn new(weights: VarBuilder<'a>, eps: f64) -> Self {
+        Self { weights, eps, momentum: MOMENTUM }
+    }
+
+    /// The same with another momentum.
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
 }
 
 /// The two forms of a batch norm.
@@ -68,7 +82,8 @@ impl NormAt<'_> {
         let (weight, bias) = (get("weight", 1.0)?, get("bias", 0.0)?);
         if [&mean, &variance, &weight, &bias].iter().any(|tensor| tensor.track_op()) {
             let statistics = [Var::from_tensor(&mean)?, Var::from_tensor(&variance)?];
-            return Ok(LoadedNorm::Live(BatchNorm { weight, bias, statistics, eps: self.eps }));
+            let (eps, momentum) = (self.eps, self.momentum);
+            return Ok(LoadedNorm::Live(BatchNorm { weight, bias, statistics, eps, momentum }));
         }
         // In the order of operations that the reference has.
         let scale = weight.mul(&(variance + self.eps)?.sqrt()?.recip()?)?;
@@ -85,6 +100,7 @@ pub(super) struct BatchNorm {
     /// Mean and variance.
     statistics: [Var; 2],
     eps: f64,
+    momentum: f64,
 }
 
 impl BatchNorm {
@@ -96,9 +112,9 @@ impl BatchNorm {
         residual: Option<&Tensor>,
         activation: Activation,
     ) -> Result<Tensor> {
-        let Self { weight, bias, statistics: [mean, variance], eps } = self;
+        let Self { weight, bias, statistics: [mean, variance], eps, momentum } = self;
         let normed = batch_norm(input, filled, weight, bias, residual, activation, *eps)?;
-        normed.move_running([mean, variance], MOMENTUM)?;
+        normed.move_running([mean, variance], *momentum)?;
         Ok(normed.output)
     }
 }

@@ -14,10 +14,10 @@ use super::{fixtures, largest_difference, largest_value, values};
 /// Of a loss, relative.
 const LOSS_TOLERANCE: f32 = 1e-4;
 /// Of a gradient, relative to its largest entry.
-const GRADIENT_TOLERANCE: f32 = 1e-3;
+pub const GRADIENT_TOLERANCE: f32 = 1e-3;
 /// Or this many times what the reference's own gradient changes when all weights are perturbed by three parts in ten
 /// million: with norms that use the statistics of the batch, a ReLU that changes sides moves gradients by percents.
-const TIMES_NOISE: f32 = 3.0;
+pub const TIMES_NOISE: f32 = 3.0;
 
 pub struct Reference {
     pub name: &'static str,
@@ -42,15 +42,32 @@ impl Reference {
     ) -> Network {
         let file = |extension: &str| fixtures().join(format!("{}.{extension}", self.name));
         let mut config = ModelConfig::load(&file("toml")).unwrap();
-        let training = &mut config.architecture.as_rcnn_mut().unwrap().training;
-        training.rpn.samples_per_image = 48;
-        (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
-            if self.name == "tiny_r18" { (40, 50) } else { (12, 20) };
-        training.roi.samples_per_image = 32;
+        if let Some(rcnn) = config.architecture.as_rcnn_mut() {
+            let training = &mut rcnn.training;
+            training.rpn.samples_per_image = 48;
+            (training.rpn.pre_nms_top_n, training.rpn.post_nms_top_n) =
+                if self.name == "tiny_r50_v2" { (12, 20) } else { (40, 50) };
+            training.roi.samples_per_image = 32;
+        }
         edit(&mut config);
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
         let freezing = Freezing::backbone(&config, stages);
         Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, device).unwrap().0
+    }
+
+    pub fn has_case(&self, case: &str) -> bool {
+        self.loss_count(case) > 0
+    }
+
+    pub fn loss_count(&self, case: &str) -> usize {
+        let prefixes = [format!("{case}/loss."), format!("{case}/loss_")];
+        self.tensors.keys().filter(|key| prefixes.iter().any(|p| key.starts_with(p))).count()
+    }
+
+    /// The tensors whose keys begin with `prefix`, by what follows it.
+    pub fn under(&self, prefix: &str) -> Vec<(&str, &Tensor)> {
+        let named = self.tensors.iter();
+        named.filter_map(|(key, tensor)| Some((key.strip_prefix(prefix)?, tensor))).collect()
     }
 
     fn images(&self) -> Vec<ImageInput> {
@@ -74,23 +91,31 @@ impl Reference {
         let tensor = |key: &str| &self.tensors[&format!("{case}/target.{key}.{image}")];
         let boxes = values(tensor("boxes"));
         let boxes = boxes.as_chunks::<4>().0.iter();
-        let (n, height, width) = tensor("masks").dims3().unwrap();
-        let bitmaps: Vec<u8> = tensor("masks").flatten_all().unwrap().to_vec1().unwrap();
-        let planes = bitmaps.chunks_exact(height * width).take(n);
-        let bitmap = |plane: &[u8]| {
-            image::GrayImage::from_vec(width as u32, height as u32, plane.to_vec()).unwrap()
-        };
+        let masks = self.tensors.get(&format!("{case}/target.masks.{image}"));
         Target {
             image_id: image as u64,
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
-            masks: planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect(),
+            masks: masks.map(run_lengths).unwrap_or_default(),
+            keypoints: Vec::new(),
         }
     }
 
     fn loss(&self, case: &str, name: &str) -> f32 {
-        values(&self.tensors[&format!("{case}/{name}")])[0]
+        let found = self.tensors.get(&format!("{case}/loss.{name}"));
+        values(found.unwrap_or_else(|| &self.tensors[&format!("{case}/{name}")]))[0]
     }
+}
+
+/// Of bitmaps `[n, H, W]`.
+fn run_lengths(masks: &Tensor) -> Vec<Rle> {
+    let (n, height, width) = masks.dims3().unwrap();
+    let bitmaps: Vec<u8> = masks.flatten_all().unwrap().to_vec1().unwrap();
+    let planes = bitmaps.chunks_exact(height * width).take(n);
+    let bitmap = |plane: &[u8]| {
+        image::GrayImage::from_vec(width as u32, height as u32, plane.to_vec()).unwrap()
+    };
+    planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect()
 }
 
 /// Gives what the reference chose the lowest priorities. A reference that was offered other boxes has other losses.
@@ -126,6 +151,12 @@ impl Sampler for ReferenceSampler<'_> {
 /// A step from the reference's samples, whose losses must be the reference's.
 pub fn compare(reference: &Reference, case: &str, device: &Device) -> (Network, Losses, Gradients) {
     let network = reference.network(device, 5);
+    let (losses, gradients) = compare_step(&network, reference, case);
+    (network, losses, gradients)
+}
+
+/// A step of a network from the reference's samples, whose losses must be the reference's.
+pub fn compare_step(network: &Network, reference: &Reference, case: &str) -> (Losses, Gradients) {
     let mut sampler = ReferenceSampler { reference, case };
     let evaluated = network.evaluate(&reference.batch(case), &mut sampler).unwrap();
     let losses = evaluated.losses().unwrap();
@@ -135,7 +166,7 @@ pub fn compare(reference: &Reference, case: &str, device: &Device) -> (Network, 
         assert!(difference <= LOSS_TOLERANCE * expected, "{case} {name}: {found} {expected}");
     }
     let gradients = evaluated.gradients(&network.parameters().trainable()).unwrap();
-    (network, losses, gradients)
+    (losses, gradients)
 }
 
 #[track_caller]

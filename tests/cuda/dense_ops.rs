@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_detection::ops::{
     Activation, Conv2dParams, MaxPool2dParams, PixelSource, PreparedConv2d,
     PreparedConvTranspose2d, PreparedLinear, ResizeNormalizeParams, Rounding, conv_transpose2d,
-    conv2d, linear, max_pool2d, resize_normalize, upsample_add,
+    conv2d, linear, max_pool2d, resize_normalize, upsample_add, upsample_bilinear,
 };
 
 use super::counters::alone;
@@ -121,7 +121,7 @@ fn check_conv(case: Conv, dtype: DType, output: DType, activation: Activation, s
     let weight = random.tensor(&[outputs, input[3], window.0, window.1]);
     let (weight_cpu, weight_gpu) = rounded(&weight, dtype);
     let bias = random.tensor(&[outputs]);
-    let params = Conv2dParams { stride, padding };
+    let params = Conv2dParams::new(stride, padding);
     let on_cpu = PreparedConv2d::new(&weight_cpu, &bias, params).unwrap();
     let on_gpu = PreparedConv2d::new(&weight_gpu, &upload(&bias), params).unwrap();
     let on_gpu = on_gpu.with_output(output);
@@ -168,7 +168,7 @@ fn nan_passes_through_bias_and_activation() {
     let _alone = alone();
     let weight = Tensor::ones((4, 4, 1, 1), DType::F32, &cuda()).unwrap();
     let bias = Tensor::zeros(4, DType::F32, &cuda()).unwrap();
-    let params = Conv2dParams { stride: 1, padding: 0 };
+    let params = Conv2dParams::new(1, 0);
     let weights = PreparedConv2d::new(&weight, &bias, params).unwrap();
     let input = Tensor::new(&[[1f32, f32::NAN, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0]], &Device::Cpu);
     let input = upload(&input.unwrap().reshape((1, 1, 2, 4)).unwrap());
@@ -199,17 +199,22 @@ fn transposed_convolutions_agree() {
     let mut random = Random::new(11);
     // The last makes more products than wait for their place at a time.
     let cases = [
-        ([2, 3, 5, 8], 12),
-        ([3, 14, 14, 5], 3),
-        ([1, 1, 1, 1], 1),
-        ([0, 2, 2, 4], 4),
-        ([1, 190, 180, 2], 64),
+        ([2, 3, 5, 8], 12, 2),
+        ([3, 14, 14, 5], 3, 2),
+        ([1, 1, 1, 1], 1, 2),
+        ([0, 2, 2, 4], 4, 2),
+        ([1, 190, 180, 2], 64, 2),
+        ([2, 3, 5, 8], 12, 4),
+        ([3, 7, 6, 5], 17, 4),
+        ([1, 1, 1, 1], 1, 4),
+        ([0, 2, 2, 4], 4, 4),
+        ([3, 101, 90, 2], 32, 4),
     ];
-    for (dims, outputs) in cases {
+    for (dims, outputs, side) in cases {
         for dtype in if dims[1] > 100 { &DTYPES[..1] } else { &DTYPES } {
             let (input_cpu, input_gpu) = rounded(&random.tensor(&dims), *dtype);
             let (weight_cpu, weight_gpu) =
-                rounded(&random.tensor(&[dims[3], outputs, 2, 2]), *dtype);
+                rounded(&random.tensor(&[dims[3], outputs, side, side]), *dtype);
             let bias = random.tensor(&[outputs]);
             let on_cpu = PreparedConvTranspose2d::new(&weight_cpu, &bias).unwrap();
             let on_gpu = PreparedConvTranspose2d::new(&weight_gpu, &upload(&bias)).unwrap();
@@ -312,6 +317,19 @@ fn enlarged_sums_are_the_same() {
                 assert_equal(&found, &expected);
             }
         }
+    }
+}
+
+#[test]
+fn maps_twice_as_large_agree() {
+    let _alone = alone();
+    let mut random = Random::new(23);
+    for dims in [[2, 3, 5, 8], [1, 1, 1, 3], [3, 6, 1, 17], [0, 2, 3, 4]] {
+        let input = random.tensor(&dims);
+        let expected = upsample_bilinear(&input).unwrap();
+        let on_gpu = upload(&input);
+        assert_equal(&quiet(0, || upsample_bilinear(&on_gpu).unwrap()), &expected);
+        assert_equal(&upsample_bilinear(&misaligned(&on_gpu)).unwrap(), &expected);
     }
 }
 

@@ -6,12 +6,14 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod convs;
 mod counters;
 mod dense_losses;
 mod dense_ops;
 mod detection_ops;
 mod gradients;
 mod instance_norms;
+mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;
@@ -22,6 +24,8 @@ mod region_ops;
 mod runs;
 mod sampling;
 mod selection;
+#[cfg(feature = "train")]
+mod ssd;
 mod support;
 #[cfg(feature = "train")]
 mod training;

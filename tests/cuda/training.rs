@@ -50,6 +50,12 @@ fn a_step_has_the_losses_and_gradients_of_the_reference() {
     }
 }
 
+#[test]
+fn a_step_on_mobilenet_has_the_losses_and_gradients_of_the_cpu() {
+    let _alone = alone();
+    compare_step(&Reference::load("tiny_mobilenet"), "objects");
+}
+
 /// With norms that use the statistics of the batch: gradients within the reference's own noise, statistics too.
 #[test]
 fn batch_norms_train_as_the_references() {

@@ -17,7 +17,7 @@ const PIXELS: f32 = 1e-3;
 /// Scores and mask probabilities.
 const PROBABILITY: f32 = 1e-3;
 
-fn tiny(name: &str, device: Device) -> Detector {
+pub fn tiny(name: &str, device: Device) -> Detector {
     let file = |extension: &str| fixtures().join(format!("{name}.{extension}"));
     DetectorBuilder::new(ModelConfig::load(&file("toml")).unwrap())
         .weights(Weights::File(file("safetensors")))
@@ -48,7 +48,7 @@ fn assert_same(found: &[Detections], expected: &[Detections], pixels: f32, proba
     }
 }
 
-fn compare(model: &str) {
+pub fn compare(model: &str) {
     let images = Fixture::load(model).images();
     let expected = tiny(model, Device::Cpu).detect_batch(&images).unwrap();
     assert!(expected.iter().all(|image| !image.instances.is_empty()), "nothing to compare");
@@ -68,9 +68,18 @@ fn layout_of_the_v2_models() {
     compare("tiny_r50_v2");
 }
 
+/// Convolutions of each channel by itself, squeeze and excitation, hard swish.
+#[test]
+fn faster_rcnn_on_mobilenet() {
+    let _alone = alone();
+    compare("tiny_mobilenet");
+    let detector = tiny("tiny_mobilenet", cuda());
+    assert_budget(&detector, &Fixture::load("tiny_mobilenet").images());
+}
+
 /// One upload, the pixels; one download, the detections, which the host waits for; and no other copy or wait.
 #[track_caller]
-fn assert_budget(detector: &Detector, images: &[ImageInput]) {
+pub fn assert_budget(detector: &Detector, images: &[ImageInput]) {
     detector.detect_batch(images).unwrap();
     let (_, counts) = count(|| detector.detect_batch(images).unwrap());
     let Some(counts) = counts else { return };

@@ -161,10 +161,7 @@ pub(super) fn apply(
         if let Some(residual) = residual {
             out.iter_mut().zip(&residual[range]).for_each(|(out, residual)| *out += residual);
         }
-        if activation == Activation::Relu {
-            // NaN stays NaN.
-            out.iter_mut().for_each(|out| *out = if *out < 0.0 { 0.0 } else { *out });
-        }
+        activation.apply_to_all(out);
     })
 }
 

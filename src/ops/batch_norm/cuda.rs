@@ -68,7 +68,7 @@ struct Norm {
     sums: u64,
     factors: u64,
     eps: f64,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn run(
         sums: sums.pointer(),
         factors: factors.pointer(),
         eps,
-        relu: u32::from(activation == Activation::Relu),
+        activation: activation.code(),
         unused: 0,
     };
     for (kernel, threads) in [

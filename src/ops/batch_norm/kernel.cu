@@ -2,6 +2,7 @@
 // where sums are made; what is one number per channel is computed once per channel, in f64.
 //
 // Rows of slots that are not filled are never read: whatever lies there, their results are zero.
+#include "activation.cuh"
 
 // Values [rows, channels], the rows being those of `slots` slots of each image.
 struct Batch {
@@ -33,7 +34,7 @@ struct Norm {
     // [2, channels]: out = activation(input * factors[0] + factors[1] + residual)
     float* factors;
     double eps;
-    unsigned relu;
+    unsigned activation;
     unsigned unused;
 };
 
@@ -163,8 +164,7 @@ extern "C" __global__ void batch_norm_apply(const Norm a) {
     }
     float value = a.batch.input[i] * a.factors[channel] + a.factors[a.batch.channels + channel];
     if (a.residual) value += a.residual[i];
-    // NaN stays NaN.
-    a.out[i] = a.relu && value < 0.f ? 0.f : value;
+    a.out[i] = activate(value, a.activation);
 }
 
 // Sums of (input - mean) * gradient, then those of gradients, of each part of the rows.

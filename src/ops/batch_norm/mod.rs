@@ -15,10 +15,10 @@ mod tests;
 use candle_core::{DType, Device, Tensor};
 
 use self::plan::Plan;
-use super::support::activation::Activation;
+use super::support::activation::{Activation, GradientReads};
 use super::support::autograd::{Backward, record};
 use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use super::support::cpu::elementwise::through_activation;
+use super::support::cpu::elementwise::{activate, is_apart, through_activation};
 use super::support::filled_rows::FilledRows;
 use crate::error::Result;
 
@@ -89,6 +89,13 @@ pub fn batch_norm(
     activation: Activation,
     eps: f64,
 ) -> Result<BatchNormOutput> {
+    let mut inputs = vec![input, weight, bias];
+    inputs.extend(residual);
+    if is_apart(activation, &inputs) {
+        let none = Activation::None;
+        let before = batch_norm(input, filled, weight, bias, residual, none, eps)?;
+        return Ok(BatchNormOutput { output: activate(OP, &before.output, activation)?, ..before });
+    }
     let plan = Plan::new(input, filled)?;
     for (name, tensor) in [("weight", weight), ("bias", bias)] {
         argument(OP, name, tensor)
@@ -108,8 +115,6 @@ pub fn batch_norm(
         Device::Cuda(_) => cuda::run(input, &plan, [weight, bias], residual, activation, eps),
         other => Err(unsupported(OP, other)),
     }?;
-    let mut inputs = vec![input, weight, bias];
-    inputs.extend(residual);
     let output = record(OP, &inputs, output, || {
         let (input, weight) = (input.detach(), weight.detach());
         let (mean, variance) = (mean.clone(), variance.clone());
@@ -216,7 +221,7 @@ struct BatchNormBackward {
 
 impl Backward for BatchNormBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(

@@ -14,8 +14,7 @@ fn normed(t: &[Tensor], filled: FilledRows, activation: Activation) -> BatchNorm
 }
 
 fn through(activation: Activation, values: Vec<f64>) -> Vec<f64> {
-    let relu = activation == Activation::Relu;
-    values.into_iter().map(|v| if relu { v.max(0.0) } else { v }).collect()
+    values.into_iter().map(|v| activation.exact(v)).collect()
 }
 
 #[test]
@@ -28,7 +27,7 @@ fn agrees_with_the_definition() {
         let residual = random.tensor(&dims);
         let [x, w, b, r] = [&input, &weight, &bias, &residual].map(|t| exact(&values(t)));
         let (out, mean, variance) = reference::batch_norm(&x, &w, &b, &r, EPS);
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             let found = batch_norm(
                 &input,
                 FilledRows::All,
@@ -39,9 +38,7 @@ fn agrees_with_the_definition() {
                 EPS,
             )
             .unwrap();
-            let out =
-                out.iter().map(|v| if activation == Activation::Relu { v.max(0.0) } else { *v });
-            let expected = rounded(&out.collect::<Vec<_>>());
+            let expected = rounded(&through(activation, out.clone()));
             let expected = Tensor::from_vec(expected, dims.clone(), &Device::Cpu).unwrap();
             assert_close_relative(&found.output, &expected, PRODUCT_TOLERANCE);
             for (found, expected) in [(&found.mean, &mean), (&found.variance, &variance)] {
@@ -63,7 +60,7 @@ fn gradients_are_those_of_the_definition() {
             random.tensor(&[channels]),
             random.tensor(&dims),
         ];
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             assert_gradients(
                 &inputs,
                 SMALL_STEP,
@@ -130,10 +127,14 @@ fn only_filled_rows_count() {
             let (out, mean, variance) = reference::filled_batch_norm(&x, &counts, &w, &b, &r, EPS);
             let [input, weight, bias, residual] = inputs;
             let inputs = [poisoned(&input, &counts), weight, bias, poisoned(&residual, &counts)];
-            for activation in [Activation::None, Activation::Relu] {
+            for activation in Activation::ALL {
                 let found = normed(&inputs, FilledRows::UpTo(&tensor), activation);
-                let out = rounded(&through(activation, out.clone()));
-                let out = Tensor::from_vec(out, input.dims(), &Device::Cpu).unwrap();
+                let activated = through(activation, out.clone());
+                // Where nothing is filled, there is nothing to apply it to.
+                let mut out = vec![0.0; activated.len()];
+                let filled = reference::filled(activated.len(), &counts);
+                filled.into_iter().for_each(|place| out[place] = activated[place]);
+                let out = Tensor::from_vec(rounded(&out), input.dims(), &Device::Cpu).unwrap();
                 assert_close_relative(&found.output, &out, PRODUCT_TOLERANCE);
                 for (found, expected) in [(&found.mean, &mean), (&found.variance, &variance)] {
                     let expected =
@@ -152,7 +153,7 @@ fn gradients_of_filled_rows_are_those_of_the_definition() {
         let tensor = Tensor::new(counts, &Device::Cpu).unwrap();
         let counts = clamped(counts);
         let inputs = of_slots(&mut random, counts.len(), &[3, 2], 3);
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             assert_gradients(
                 &inputs,
                 SMALL_STEP,
@@ -176,7 +177,7 @@ fn nothing_comes_of_empty_slots() {
     let inputs = [poisoned(&input, &[0, 0]), weight, bias, poisoned(&residual, &[0, 0])];
     let variables = inputs.map(|input| Var::from_tensor(&input).unwrap());
     let tensors = variables.each_ref().map(|variable| variable.as_tensor().clone());
-    for activation in [Activation::None, Activation::Relu] {
+    for activation in Activation::ALL {
         let found = normed(&tensors, FilledRows::UpTo(&counts), activation);
         let gradients = found.output.sum_all().unwrap().backward().unwrap();
         let all = tensors.iter().map(|tensor| gradients.get(tensor).unwrap());

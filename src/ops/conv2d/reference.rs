@@ -4,7 +4,7 @@ use super::Conv2dParams;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::testing::{exact, rounded};
 
-/// Convolves `[N, H, W, I]` with `[O, I, kh, kw]`.
+/// Convolves `[N, H, W, I]` with `[O, I/groups, kh, kw]`.
 #[expect(clippy::too_many_arguments, reason = "those of the op, and the two shapes")]
 pub(super) fn conv2d(
     input: &[f32],
@@ -35,26 +35,27 @@ pub(super) struct Tensors<'a> {
 pub(super) fn conv2d_exact(
     Tensors { input, weight, bias, residual }: Tensors<'_>,
     [batch, height, width, inputs]: [usize; 4],
-    [outputs, _, window_height, window_width]: [usize; 4],
+    [outputs, group_inputs, window_height, window_width]: [usize; 4],
     params: Conv2dParams,
     activation: Activation,
 ) -> Vec<f64> {
-    let Conv2dParams { stride, padding } = params;
-    let out_height = (height + 2 * padding - window_height) / stride + 1;
-    let out_width = (width + 2 * padding - window_width) / stride + 1;
+    let Conv2dParams { stride, padding, groups, dilation } = params;
+    let out_height = (height + 2 * padding - dilation * (window_height - 1) - 1) / stride + 1;
+    let out_width = (width + 2 * padding - dilation * (window_width - 1) - 1) / stride + 1;
     let mut out = Vec::new();
     for n in 0..batch {
         for y in 0..out_height {
             for x in 0..out_width {
                 for o in 0..outputs {
                     let mut sum = bias[o];
+                    let first = o / (outputs / groups) * group_inputs;
                     if let Some(residual) = residual {
                         sum += residual[out.len()];
                     }
                     for dy in 0..window_height {
                         for dx in 0..window_width {
-                            let row = (y * stride + dy) as isize - padding as isize;
-                            let column = (x * stride + dx) as isize - padding as isize;
+                            let row = (y * stride + dy * dilation) as isize - padding as isize;
+                            let column = (x * stride + dx * dilation) as isize - padding as isize;
                             if row < 0 || column < 0 {
                                 continue;
                             }
@@ -62,18 +63,14 @@ pub(super) fn conv2d_exact(
                             if row >= height || column >= width {
                                 continue;
                             }
-                            for i in 0..inputs {
-                                let a = input[((n * height + row) * width + column) * inputs + i];
-                                let b = weight
-                                    [((o * inputs + i) * window_height + dy) * window_width + dx];
-                                sum += a * b;
+                            let pixel = ((n * height + row) * width + column) * inputs + first;
+                            for i in 0..group_inputs {
+                                let tap = (o * group_inputs + i) * window_height + dy;
+                                sum += input[pixel + i] * weight[tap * window_width + dx];
                             }
                         }
                     }
-                    if activation == Activation::Relu && sum < 0.0 {
-                        sum = 0.0;
-                    }
-                    out.push(sum);
+                    out.push(activation.exact(sum));
                 }
             }
         }

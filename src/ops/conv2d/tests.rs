@@ -1,14 +1,16 @@
 mod gradients;
+mod torch;
 
 use candle_core::{DType, Device, Tensor};
 
 use super::cpu::Algorithm;
 use super::*;
-use crate::ops::support::testing::{Random, assert_close_relative, values};
+use crate::ops::support::testing::{Random, assert_close, assert_close_relative, values};
 
 /// Tolerance relative to the largest output: sums of up to 4608 terms.
 const TOLERANCE: f32 = 2e-5;
 
+#[derive(Clone, Copy)]
 struct Case {
     input: [usize; 4],
     outputs: usize,
@@ -16,8 +18,44 @@ struct Case {
     params: Conv2dParams,
 }
 
+impl Case {
+    fn weight(&self) -> [usize; 4] {
+        let Self { input, outputs, window, params } = *self;
+        [outputs, input[3] / params.groups, window[0], window[1]]
+    }
+
+    fn output(&self) -> [usize; 4] {
+        let Self { input: [batch, height, width, _], outputs, window, params } = *self;
+        let positions = |size: usize, window: usize| {
+            (size + 2 * params.padding - params.reach(window)) / params.stride + 1
+        };
+        [batch, positions(height, window[0]), positions(width, window[1]), outputs]
+    }
+
+    fn grouped(self, groups: usize) -> Self {
+        Self { params: self.params.with_groups(groups), ..self }
+    }
+
+    fn dilated(self, dilation: usize) -> Self {
+        Self { params: self.params.with_dilation(dilation), ..self }
+    }
+
+    /// The algorithms that can compute it.
+    fn algorithms(&self) -> Vec<Algorithm> {
+        if is_depthwise(self.weight(), self.params) {
+            vec![Algorithm::Depthwise, Algorithm::Grouped]
+        } else if self.params.groups > 1 {
+            vec![Algorithm::Grouped]
+        } else if Algorithm::can_transform(self.window, self.params) {
+            vec![Algorithm::Direct, Algorithm::Winograd4, Algorithm::Winograd6]
+        } else {
+            vec![Algorithm::Direct]
+        }
+    }
+}
+
 fn case(input: [usize; 4], outputs: usize, window: usize, stride: usize, padding: usize) -> Case {
-    Case { input, outputs, window: [window; 2], params: Conv2dParams { stride, padding } }
+    Case { input, outputs, window: [window; 2], params: Conv2dParams::new(stride, padding) }
 }
 
 fn cases() -> Vec<Case> {
@@ -42,9 +80,40 @@ fn cases() -> Vec<Case> {
         input: [1, 9, 11, 20],
         outputs: 24,
         window: [3, 5],
-        params: Conv2dParams { stride: 1, padding: 1 },
+        params: Conv2dParams::new(1, 1),
     });
+    cases.extend(cases_in_parts());
     cases
+}
+
+/// Groups, channels by themselves, and taps apart.
+fn cases_in_parts() -> Vec<Case> {
+    let oblong = |window| Case { window, ..case([2, 9, 12, 34], 34, 3, 1, 1) };
+    vec![
+        case([2, 11, 17, 40], 40, 3, 1, 1).grouped(40),
+        case([1, 13, 10, 72], 72, 3, 2, 1).grouped(72),
+        case([2, 12, 19, 16], 16, 5, 1, 2).grouped(16),
+        case([1, 14, 15, 120], 120, 5, 2, 2).grouped(120),
+        case([1, 5, 6, 3], 3, 3, 1, 1).grouped(3),
+        case([1, 1, 2, 24], 24, 5, 2, 2).grouped(24),
+        case([1, 9, 23, 33], 33, 3, 1, 0).grouped(33),
+        case([1, 10, 9, 20], 20, 3, 1, 2).grouped(20).dilated(2),
+        case([1, 7, 8, 5], 5, 2, 3, 0).grouped(5),
+        oblong([3, 5]).grouped(34),
+        case([0, 4, 5, 8], 8, 3, 1, 1).grouped(8),
+        case([2, 9, 14, 128], 128, 3, 1, 1).grouped(32),
+        case([1, 11, 8, 64], 96, 3, 2, 1).grouped(8),
+        case([1, 6, 7, 24], 12, 1, 1, 0).grouped(3),
+        case([1, 8, 9, 10], 30, 3, 1, 1).grouped(10),
+        case([1, 7, 9, 600], 4, 3, 1, 1).grouped(2),
+        oblong([5, 3]).grouped(17),
+        case([1, 8, 11, 36], 60, 3, 2, 2).grouped(6).dilated(3),
+        case([0, 4, 5, 8], 6, 3, 1, 1).grouped(2),
+        case([1, 19, 17, 40], 33, 3, 1, 6).dilated(6),
+        case([2, 9, 12, 7], 10, 3, 2, 1).dilated(2),
+        oblong([3, 5]).dilated(2),
+        case([1, 13, 13, 32], 32, 3, 1, 0).dilated(6),
+    ]
 }
 
 /// The dtypes of inputs and results, and the tolerance of results: that of the sums, and of their rounding.
@@ -56,37 +125,43 @@ const DTYPES: [(DType, DType, f32); 3] = [
 
 /// Compares a convolution with the sum that defines it, of the same numbers: bf16 input is rounded for both.
 fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, with_residual: bool) {
-    let Case { input: dims, outputs, window, params } = *case;
+    let Case { input: dims, outputs, params, .. } = *case;
     for (dtype, output, tolerance) in DTYPES {
         let mut random = Random::new(7);
         let mut tensor = |dims: &[usize]| random.tensor(dims).to_dtype(dtype).unwrap();
         let input = tensor(&dims);
-        let weight_dims = [outputs, dims[3], window[0], window[1]];
+        let (weight_dims, out_dims) = (case.weight(), case.output());
         let weight = tensor(&weight_dims);
         let bias = tensor(&[outputs]).to_dtype(DType::F32).unwrap();
-        let positions =
-            |size: usize, window: usize| (size + 2 * params.padding - window) / params.stride + 1;
-        let out_dims =
-            [dims[0], positions(dims[1], window[0]), positions(dims[2], window[1]), outputs];
         let residual = with_residual.then(|| tensor(&out_dims));
         let residual_values = residual.as_ref().map(values);
-        let expected = reference::conv2d(
-            &values(&input),
-            dims,
-            &values(&weight),
-            weight_dims,
-            &values(&bias),
-            params,
-            residual_values.as_deref(),
-            activation,
-        );
-        let expected = Tensor::from_vec(expected, &out_dims, &Device::Cpu).unwrap();
+        let by_definition = |activation| {
+            let values = reference::conv2d(
+                &values(&input),
+                dims,
+                &values(&weight),
+                weight_dims,
+                &values(&bias),
+                params,
+                residual_values.as_deref(),
+                activation,
+            );
+            Tensor::from_vec(values, &out_dims, &Device::Cpu).unwrap()
+        };
+        let expected = by_definition(activation);
         let prepared = PreparedConv2d::with_choice(isa, |_, _| algorithm, &weight, &bias, params)
             .unwrap()
             .with_output(output);
         let found = conv2d(&input, &prepared, residual.as_ref(), activation).unwrap();
         assert_eq!(found.dtype(), output);
-        assert_close_relative(&found, &expected, tolerance);
+        if matches!(activation, Activation::None | Activation::Relu) {
+            assert_close_relative(&found, &expected, tolerance);
+            continue;
+        }
+        // The sums have errors relative to the largest of them, which these activations cut off.
+        let sums = values(&by_definition(Activation::None));
+        let largest = sums.iter().fold(0f32, |largest, sum| largest.max(sum.abs()));
+        assert_close(&found, &expected, tolerance * largest);
     }
 }
 
@@ -94,11 +169,26 @@ fn check(case: &Case, isa: Isa, algorithm: Algorithm, activation: Activation, wi
 fn agrees_with_the_definition() {
     for case in cases() {
         for isa in Isa::available() {
-            for algorithm in [Algorithm::Direct, Algorithm::Winograd4, Algorithm::Winograd6] {
-                let fits = Algorithm::can_transform(case.window, case.params);
-                if fits || algorithm == Algorithm::Direct {
-                    check(&case, isa, algorithm, Activation::None, false);
-                    check(&case, isa, algorithm, Activation::Relu, true);
+            for algorithm in case.algorithms() {
+                check(&case, isa, algorithm, Activation::None, false);
+                check(&case, isa, algorithm, Activation::Relu, true);
+            }
+        }
+    }
+}
+
+/// Results on both sides of all corners, whole vectors and parts of them.
+#[test]
+fn every_activation_is_applied() {
+    for case in [
+        case([1, 6, 7, 34], 37, 3, 1, 1),
+        case([1, 6, 7, 50], 50, 5, 2, 2).grouped(50),
+        case([1, 6, 7, 64], 32, 1, 1, 0).grouped(4),
+    ] {
+        for isa in Isa::available() {
+            for algorithm in case.algorithms() {
+                for activation in Activation::ALL {
+                    check(&case, isa, algorithm, activation, true);
                 }
             }
         }
@@ -120,7 +210,7 @@ fn transforms_round_little() {
         let input = random.tensor(&dims).relu().unwrap();
         let weight = random.tensor(&[16, channels, 3, 3]);
         let bias = random.tensor(&[16]);
-        let params = Conv2dParams { stride: 1, padding: 1 };
+        let params = Conv2dParams::new(1, 1);
         let expected = reference::conv2d(
             &values(&input),
             dims,
@@ -147,7 +237,7 @@ fn is_linear_in_the_input() {
     let zero = Tensor::zeros(40, DType::F32, &Device::Cpu).unwrap();
     for (window, stride) in [(1, 1), (3, 1), (3, 2), (7, 2)] {
         let weight = random.tensor(&[40, 36, window, window]);
-        let params = Conv2dParams { stride, padding: window / 2 };
+        let params = Conv2dParams::new(stride, window / 2);
         let prepared = PreparedConv2d::new(&weight, &zero, params).unwrap();
         let (a, b) = (random.tensor(&[1, 11, 18, 36]), random.tensor(&[1, 11, 18, 36]));
         let run = |input: &Tensor| conv2d(input, &prepared, None, Activation::None).unwrap();
@@ -165,7 +255,7 @@ fn padding_is_zeros() {
     let input = random.tensor(&[2, 7, 10, 34]);
     let padded = input.pad_with_zeros(1, 1, 1).unwrap().pad_with_zeros(2, 1, 1).unwrap();
     let run = |input: &Tensor, padding| {
-        let params = Conv2dParams { stride: 1, padding };
+        let params = Conv2dParams::new(1, padding);
         let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
         conv2d(input, &prepared, None, Activation::None).unwrap()
     };
@@ -176,9 +266,11 @@ fn padding_is_zeros() {
 #[test]
 fn threads_change_nothing() {
     let mut random = Random::new(43);
-    for (window, stride) in [(1, 1), (3, 1), (3, 2)] {
-        let (weight, bias) = (random.tensor(&[72, 64, window, window]), random.tensor(&[72]));
-        let params = Conv2dParams { stride, padding: window / 2 };
+    for (window, stride, groups) in [(1, 1, 1), (3, 1, 1), (3, 2, 1), (3, 1, 64), (3, 1, 8)] {
+        let outputs = if groups == 1 { 72 } else { 64 };
+        let weight = random.tensor(&[outputs, 64 / groups, window, window]);
+        let bias = random.tensor(&[outputs]);
+        let params = Conv2dParams::new(stride, window / 2).with_groups(groups);
         let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
         let input = random.tensor(&[1, 37, 41, 64]);
         let run = |threads| {
@@ -193,8 +285,7 @@ fn threads_change_nothing() {
 fn nan_passes_through_the_activation() {
     let weight = Random::new(1).tensor(&[4, 4, 1, 1]);
     let bias = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
-    let prepared =
-        PreparedConv2d::new(&weight, &bias, Conv2dParams { stride: 1, padding: 0 }).unwrap();
+    let prepared = PreparedConv2d::new(&weight, &bias, Conv2dParams::new(1, 0)).unwrap();
     let input = Tensor::full(f32::NAN, (1, 2, 3, 4), &Device::Cpu).unwrap();
     let found = conv2d(&input, &prepared, None, Activation::Relu).unwrap();
     assert!(values(&found).iter().all(|v| v.is_nan()));
@@ -206,8 +297,7 @@ fn a_strided_input_is_read_as_it_looks() {
     let planes = random.tensor(&[1, 5, 6, 7]);
     let weight = random.tensor(&[9, 5, 3, 3]);
     let bias = random.tensor(&[9]);
-    let prepared =
-        PreparedConv2d::new(&weight, &bias, Conv2dParams { stride: 1, padding: 1 }).unwrap();
+    let prepared = PreparedConv2d::new(&weight, &bias, Conv2dParams::new(1, 1)).unwrap();
     let view = planes.permute((0, 2, 3, 1)).unwrap();
     let copy = view.force_contiguous().unwrap();
     let a = conv2d(&view, &prepared, None, Activation::None).unwrap();
@@ -215,11 +305,15 @@ fn a_strided_input_is_read_as_it_looks() {
     assert_eq!(values(&a), values(&b));
 }
 
+fn message_of<T: std::fmt::Debug>(result: Result<T>) -> String {
+    result.unwrap_err().to_string()
+}
+
 #[test]
 fn misfits_are_named() {
     let mut random = Random::new(5);
     let (weight, bias) = (random.tensor(&[6, 4, 3, 3]), random.tensor(&[6]));
-    let params = Conv2dParams { stride: 1, padding: 0 };
+    let params = Conv2dParams::new(1, 0);
     let prepared = PreparedConv2d::new(&weight, &bias, params).unwrap();
     let message = |result: Result<Tensor>| result.unwrap_err().to_string();
     let run = |input: &Tensor, residual: Option<&Tensor>| {
@@ -233,8 +327,20 @@ fn misfits_are_named() {
     assert!(run(&input.to_dtype(DType::F64).unwrap(), None).contains("F64"));
     assert!(PreparedConv2d::new(&weight, &random.tensor(&[5]), params).is_err());
     assert!(PreparedConv2d::new(&bias, &bias, params).is_err());
-    let still = Conv2dParams { stride: 0, padding: 0 };
-    assert!(PreparedConv2d::new(&weight, &bias, still).is_err());
+    let refusal = |params| message_of(PreparedConv2d::new(&weight, &bias, params));
+    for params in [Conv2dParams::new(0, 0), params.with_groups(0), params.with_dilation(0)] {
+        assert!(refusal(params).contains("at least 1"));
+    }
+    assert!(refusal(params.with_groups(4)).contains("a multiple of the 4 groups"));
+    let grouped = PreparedConv2d::new(&weight, &bias, params.with_groups(2)).unwrap();
+    assert_eq!(grouped.in_channels(), 8);
+    let result = conv2d(&random.tensor(&[1, 5, 5, 4]), &grouped, None, Activation::None);
+    assert!(message(result).contains("[N, H, W, 8]"));
+    let wide = PreparedConv2d::new(&weight, &bias, params.with_dilation(3)).unwrap();
+    let result = conv2d(&random.tensor(&[1, 6, 9, 4]), &wide, None, Activation::None);
+    assert!(message(result).contains("7×7"));
+    let trainable = TrainableConv2d::new(&weight, None, &bias, params.with_groups(4));
+    assert!(message_of(trainable).contains("a multiple of the 4 groups"));
 }
 
 /// Whichever way the sums are computed: by cuDNN, or by cuBLAS from windows laid out in memory.
@@ -245,20 +351,20 @@ fn both_ways_on_cuda_agree_with_the_definition() {
         eprintln!("skipped: no GPU");
         return;
     };
-    for Case { input: dims, outputs, window, params } in cases() {
+    for case @ Case { input: dims, outputs, params, .. } in cases() {
         let mut random = Random::new(7);
         let input = random.tensor(&dims);
-        let weight = random.tensor(&[outputs, dims[3], window[0], window[1]]);
+        let weight = random.tensor(&case.weight());
         let bias = random.tensor(&[outputs]);
         let on_cpu = PreparedConv2d::new(&weight, &bias, params).unwrap();
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             let plain = conv2d(&input, &on_cpu, None, activation).unwrap();
             let residual = random.tensor(plain.dims());
             let sum = conv2d(&input, &on_cpu, Some(&residual), activation).unwrap();
             let upload = |tensor: &Tensor| tensor.to_device(&device).unwrap();
             for algorithm in [cuda::Algorithm::Windows, cuda::Algorithm::Cudnn] {
-                let layer =
-                    cuda::Weights::new(algorithm, &upload(&weight), &upload(&bias)).unwrap();
+                let layer = cuda::Weights::new(algorithm, &upload(&weight), &upload(&bias), params)
+                    .unwrap();
                 let on_gpu = PreparedConv2d {
                     device: device.clone(),
                     weights: Weights::Cuda(Arc::new(layer)),

@@ -4,15 +4,16 @@
 use candle_core::DType;
 use candle_core::{Device, Tensor};
 
-use super::cpu::backward::{Sizes, input_gradient, weight_gradient};
+use super::cpu::{input_gradient, weight_gradient};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::sizes::Sizes;
 use super::{Conv2dParams, OP, PreparedConv2d, Weights};
 use crate::error::Result;
-use crate::ops::support::activation::Activation;
+use crate::ops::support::activation::{Activation, GradientReads};
 use crate::ops::support::autograd::{Backward, record};
 use crate::ops::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use crate::ops::support::cpu::elementwise::{scale_rows, through_activation};
+use crate::ops::support::cpu::elementwise::{activate, is_apart, scale_rows, through_activation};
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 
@@ -35,14 +36,14 @@ impl TrainableConv2d {
     /// # Shapes
     /// | argument | shape | dtype | |
     /// | --- | --- | --- | --- |
-    /// | `weight` | `[O, I, kh, kw]`, all at least 1 | f32 | variable or constant |
+    /// | `weight` | `[O, I/groups, kh, kw]`, all at least 1 | f32 | variable or constant |
     /// | `scale` | `[O]` | f32 | constant, of a norm with fixed statistics; gets no gradient |
     /// | `bias` | `[O]` | f32 | variable or constant |
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
     /// [`Error::Device`](crate::Error::Device) when the tensors don't fit the table,
-    /// [`Error::Shape`](crate::Error::Shape) for a stride of zero.
+    /// [`Error::Shape`](crate::Error::Shape) for parameters that [`PreparedConv2d::new`] refuses.
     pub fn new(
         weight: &Tensor,
         scale: Option<&Tensor>,
@@ -74,11 +75,11 @@ impl TrainableConv2d {
             return Err(argument.shape_error(expected));
         }
         let filters = weight.detach().reshape((outputs, inputs / (kh * kw), kh, kw))?;
-        let params = Conv2dParams { stride: 1, padding: 0 };
+        let params = Conv2dParams::new(1, 0);
         Ok(Self { source: weight.clone(), ..Self::new(&filters, None, bias, params)? })
     }
 
-    /// Stride and padding.
+    /// Stride, padding, groups and dilation.
     pub fn params(&self) -> Conv2dParams {
         self.params
     }
@@ -88,7 +89,7 @@ impl TrainableConv2d {
         if let device @ Device::Cuda(_) = self.weight.device() {
             let Self { weight, scale, bias, params, .. } = self;
             argument(OP, "weight", weight).dtype(DType::F32)?;
-            let weights = cuda::Weights::for_training(weight, scale.as_ref(), bias)?;
+            let weights = cuda::Weights::for_training(weight, scale.as_ref(), bias, *params)?;
             return Ok(PreparedConv2d {
                 dims: weight.dims4()?.into(),
                 params: *params,
@@ -116,9 +117,9 @@ impl TrainableConv2d {
 
 /// [`conv2d`](super::conv2d()) with gradients of input, weight, bias and residual, as far as they are tracked.
 ///
-/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else. The pass frees them, so
-/// that a second one over the same graph is an error.
-/// The gradient of ReLU at 0 is 0.
+/// Kept for the backward pass are the input and what the activation's gradient depends on: the output, or with
+/// [`Activation::HardSwish`] what it is applied to; nothing else. The pass frees them, so that a second one over the same
+/// graph is an error. The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
 /// As for [`conv2d`](super::conv2d()).
@@ -139,7 +140,7 @@ impl TrainableConv2d {
 ///
 /// let weight = Var::ones((8, 3, 3, 3), DType::F32, &Device::Cpu)?;
 /// let bias = Tensor::zeros(8, DType::F32, &Device::Cpu)?;
-/// let params = Conv2dParams { stride: 1, padding: 1 };
+/// let params = Conv2dParams::new(1, 1);
 /// let weights = TrainableConv2d::new(&weight, None, &bias, params)?;
 /// let image = Tensor::ones((1, 5, 7, 3), DType::F32, &Device::Cpu)?;
 /// let features = conv2d_trainable(&image, &weights, None, Activation::Relu)?;
@@ -153,10 +154,14 @@ pub fn conv2d_trainable(
     residual: Option<&Tensor>,
     activation: Activation,
 ) -> Result<Tensor> {
-    let prepared = weights.prepare()?;
-    let output = super::run(input, &prepared, residual, activation)?;
     let mut inputs = vec![input, &weights.source, &weights.bias];
     inputs.extend(residual);
+    if is_apart(activation, &inputs) {
+        let before = conv2d_trainable(input, weights, residual, Activation::None)?;
+        return activate(OP, &before, activation);
+    }
+    let prepared = weights.prepare()?;
+    let output = super::run(input, &prepared, residual, activation)?;
     record(OP, &inputs, output, || {
         let weights = TrainableConv2d {
             source: weights.source.detach(),
@@ -175,7 +180,7 @@ struct TrainableBackward {
 
 impl Backward for TrainableBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(
@@ -240,7 +245,7 @@ impl TrainableBackward {
             wanted[1].then(|| cuda::backward::of_weight(input, &gradient, scale, &sizes));
         let of_bias = wanted[2].then(|| cuda::backward::of_bias(&gradient, &sizes));
         let of_input = wanted[0].then(|| {
-            let filters = cuda::backward::scaled_filters(weight, scale)?;
+            let filters = cuda::backward::filters(weight, scale, *params)?;
             cuda::backward::of_input(&filters, &gradient, &sizes)
         });
         let mut gradients =
@@ -286,7 +291,7 @@ struct PreparedBackward {
 
 impl Backward for PreparedBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(

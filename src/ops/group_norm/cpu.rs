@@ -137,29 +137,41 @@ fn spread(of_groups: &[f32], of_group: usize) -> impl Iterator<Item = f32> {
     of_groups.iter().flat_map(move |value| std::iter::repeat_n(*value, of_group))
 }
 
-/// `activation(x · scale + shift)` of a block of rows.
+/// `activation((x − mean) · scale + bias)` of a block of rows; far from zero, `x · scale` would lose what the bias brings back.
 struct Apply<'a, E> {
     rows: &'a [E],
+    mean: &'a [f32],
     scale: &'a [f32],
-    shift: &'a [f32],
-    /// What smaller results become.
-    floor: f32,
+    bias: &'a [f32],
+    activation: Activation,
     out: &'a mut [MaybeUninit<E>],
+}
+
+impl<E: Element> Apply<'_, E> {
+    #[inline(always)]
+    fn each(self, activate: impl Fn(f32) -> f32) {
+        let Self { rows, mean, scale, bias, out, .. } = self;
+        let channels = scale.len();
+        let (mean, bias) = (&mean[..channels], &bias[..channels]);
+        for (out, row) in out.chunks_exact_mut(channels).zip(rows.chunks_exact(channels)) {
+            for i in 0..channels {
+                let value = (row[i].widen() - mean[i]) * scale[i] + bias[i];
+                out[i].write(E::narrow(activate(value)));
+            }
+        }
+    }
 }
 
 impl<E: Element> Job for Apply<'_, E> {
     type Output = ();
 
+    // A loop for each, which the compiler makes vectors of.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { rows, scale, shift, floor, out } = self;
-        let channels = scale.len();
-        for (out, row) in out.chunks_exact_mut(channels).zip(rows.chunks_exact(channels)) {
-            for (((out, x), scale), shift) in out.iter_mut().zip(row).zip(scale).zip(shift) {
-                let value = x.widen() * scale + shift;
-                // NaN stays NaN.
-                out.write(E::narrow(if value < floor { floor } else { value }));
-            }
+        match self.activation {
+            Activation::None => self.each(|x| x),
+            Activation::Relu => self.each(|x| Activation::Relu.apply(x)),
+            activation => self.each(|x| activation.apply(x)),
         }
     }
 }
@@ -173,20 +185,15 @@ pub(super) fn apply<E: Element>(
     activation: Activation,
 ) -> Vec<E> {
     let mut out = Output::<E>::new(input.len());
-    let floor = match activation {
-        Activation::None => f32::NEG_INFINITY,
-        Activation::Relu => 0.0,
-    };
     let of_image = |image: usize, out: &mut [MaybeUninit<E>], input: &[E]| {
         let groups = image * plan.groups..(image + 1) * plan.groups;
         let inverse = spread(&statistics.inverse[groups.clone()], plan.of_group());
-        let mean = spread(&statistics.mean[groups], plan.of_group());
         let scale: Vec<f32> = inverse.zip(weight).map(|(inverse, w)| inverse * w).collect();
-        let shift: Vec<f32> =
-            mean.zip(&scale).zip(bias).map(|((mean, scale), bias)| bias - mean * scale).collect();
+        let mean: Vec<f32> = spread(&statistics.mean[groups], plan.of_group()).collect();
         let blocks = out.par_chunks_mut(block(plan)).zip(input.par_chunks(block(plan)));
         blocks.for_each(|(out, rows)| {
-            Isa::preferred().run(Apply { rows, scale: &scale, shift: &shift, floor, out });
+            let (mean, scale) = (&mean, &scale);
+            Isa::preferred().run(Apply { rows, mean, scale, bias, activation, out });
         });
     };
     if !input.is_empty() {

@@ -55,7 +55,7 @@ struct Norm {
     mean: u64,
     inverse: u64,
     eps: f64,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn run(
         mean: mean_at,
         inverse: inverse_at,
         eps,
-        relu: u32::from(activation == Activation::Relu),
+        activation: activation.code(),
         unused: 0,
     };
     let statistics = for_dtype!("group_norm_statistics", dtype);

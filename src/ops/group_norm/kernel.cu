@@ -1,5 +1,6 @@
 // Normalisation of groups of channels within each image, and its gradients. A block per image and group adds up what its
 // values have in common, in a fixed order; then a thread per value, or pack of values, uses it.
+#include "activation.cuh"
 #include "rows.cuh"
 #include "values.cuh"
 
@@ -27,7 +28,7 @@ struct Norm {
     // 1 / sqrt(variance + eps)
     float* inverse;
     double eps;
-    unsigned relu;
+    unsigned activation;
     unsigned unused;
 };
 
@@ -99,10 +100,7 @@ __device__ __forceinline__ void apply_packs(const Norm& a) {
         for (unsigned i = 0; i < N; i++) {
             unsigned group = first + (channel + i) / of_group;
             float scale = a.inverse[group] * a.weight[channel + i];
-            float shift = a.bias[channel + i] - a.mean[group] * scale;
-            float value = values[i] * scale + shift;
-            // NaN stays NaN.
-            values[i] = a.relu && value < 0.f ? 0.f : value;
+            values[i] = activate((values[i] - a.mean[group]) * scale + a.bias[channel + i], a.activation);
         }
         store<N>(static_cast<T*>(a.out) + at, values);
     });

@@ -13,11 +13,11 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
 use self::plan::Plan;
-use super::support::activation::Activation;
+use super::support::activation::{Activation, GradientReads};
 use super::support::autograd::{Backward, record};
 use super::support::check::{argument, unsupported, with_slice};
 use super::support::cpu::element::Element;
-use super::support::cpu::elementwise::through_activation;
+use super::support::cpu::elementwise::{activate, is_apart, through_activation};
 use crate::error::Result;
 
 const OP: &str = "group_norm";
@@ -38,10 +38,10 @@ const OP: &str = "group_norm";
 /// Statistics are f32 or better, whatever the dtype of `input`.
 ///
 /// # Devices
-/// CPU, on the threads of the current rayon pool; CUDA, in two launches. The gradients take three more, and one for ReLU.
+/// CPU, on the threads of the current rayon pool; CUDA, in two launches. The gradients take three more, and one for the activation.
 ///
 /// # Gradients
-/// Of `input`, `weight` and `bias`, in f32. The gradient of ReLU at 0 is 0.
+/// Of `input`, `weight` and `bias`, in f32. The gradient of an activation at a corner is that of its flat side.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
@@ -68,6 +68,10 @@ pub fn group_norm(
     activation: Activation,
     eps: f64,
 ) -> Result<Tensor> {
+    if is_apart(activation, &[input, weight, bias]) {
+        let before = group_norm(input, groups, weight, bias, Activation::None, eps)?;
+        return activate(OP, &before, activation);
+    }
     let plan = Plan::new(input, groups)?;
     for (name, tensor) in [("weight", weight), ("bias", bias)] {
         argument(OP, name, tensor)
@@ -163,7 +167,7 @@ struct GroupNormBackward {
 
 impl Backward for GroupNormBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(

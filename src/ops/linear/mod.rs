@@ -19,6 +19,7 @@ use half::bf16;
 use super::support::activation::Activation;
 use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
 use super::support::cpu::element::Element;
+use super::support::cpu::elementwise::{activate, is_apart};
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;
@@ -182,6 +183,9 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 ///
 /// Reference: torch `nn.Linear`.
 pub fn linear(input: &Tensor, weights: &PreparedLinear, activation: Activation) -> Result<Tensor> {
+    if is_apart(activation, &[input]) {
+        return activate(OP, &linear(input, weights, Activation::None)?, activation);
+    }
     let output = run(input, weights, activation)?;
     train::record_prepared(input, weights, activation, output)
 }

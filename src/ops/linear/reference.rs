@@ -28,7 +28,7 @@ pub(super) fn linear_exact(
         for (weight, &bias) in weight.chunks_exact(inputs).zip(bias) {
             let products = row.iter().zip(weight).map(|(a, b)| a * b);
             let sum = products.sum::<f64>() + bias;
-            out.push(if activation == Activation::Relu { sum.max(0.0) } else { sum });
+            out.push(activation.exact(sum));
         }
     }
     out

@@ -20,7 +20,7 @@ fn agrees_with_the_definition() {
         [130, 2100, 70],
         [401, 31, 5],
     ] {
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             let mut random = Random::new(11);
             let input = random.tensor(&[rows, inputs]);
             let weight = random.tensor(&[outputs, inputs]);
@@ -122,7 +122,7 @@ fn gradients_are_those_of_the_definition() {
             random.tensor(&[outputs, inputs]),
             random.tensor(&[outputs]),
         ];
-        for activation in [Activation::None, Activation::Relu] {
+        for activation in Activation::ALL {
             assert_gradients(
                 &tensors,
                 SMALL_STEP,

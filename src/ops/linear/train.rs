@@ -8,12 +8,12 @@ use super::{OP, PreparedLinear, Weights, cpu};
 #[cfg(feature = "cuda")]
 use super::{cuda, cuda_backward};
 use crate::error::Result;
-use crate::ops::support::activation::Activation;
+use crate::ops::support::activation::{Activation, GradientReads};
 use crate::ops::support::autograd::{Backward, record};
 #[cfg(feature = "cuda")]
 use crate::ops::support::check::argument;
 use crate::ops::support::check::{unsupported, with_slice};
-use crate::ops::support::cpu::elementwise::through_activation;
+use crate::ops::support::cpu::elementwise::{activate, is_apart, through_activation};
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 
@@ -45,9 +45,9 @@ impl TrainableLinear {
 
 /// [`linear`](super::linear()) with gradients of input, weight and bias, as far as they are tracked.
 ///
-/// Kept for the backward pass are the input and, with [`Activation::Relu`], the output; nothing else. The pass frees them, so
-/// that a second one over the same graph is an error.
-/// The gradient of ReLU at 0 is 0.
+/// Kept for the backward pass are the input and what the activation's gradient depends on: the output, or with
+/// [`Activation::HardSwish`] what it is applied to; nothing else. The pass frees them, so that a second one over the same
+/// graph is an error. The gradient of ReLU at 0 is 0.
 ///
 /// # Shapes
 /// As for [`linear`](super::linear()).
@@ -81,6 +81,10 @@ pub fn linear_trainable(
     activation: Activation,
 ) -> Result<Tensor> {
     let TrainableLinear { weight, bias } = weights;
+    if is_apart(activation, &[input, weight, bias]) {
+        let before = linear_trainable(input, weights, Activation::None)?;
+        return activate(OP, &before, activation);
+    }
     let prepared = prepare(weight, bias)?;
     let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
@@ -111,7 +115,7 @@ struct LinearBackward {
 
 impl Backward for LinearBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(
@@ -175,7 +179,7 @@ struct PreparedBackward {
 
 impl Backward for PreparedBackward {
     fn reads_output(&self) -> bool {
-        self.activation == Activation::Relu
+        self.activation.gradient_reads() == GradientReads::Output
     }
 
     fn backward(

@@ -1,14 +1,20 @@
 // Passes over whole tensors of f32 that the gradients of several ops and the optimisers need. Each value is computed by one
 // thread, and sums have a fixed order: results are the same from run to run.
+#include "activation.cuh"
 
 __device__ __forceinline__ unsigned long long place() {
     return (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-extern "C" __global__ void support_through_relu(const float* output, const float* gradient, float* out,
-                                                unsigned long long n) {
+extern "C" __global__ void support_through_activation(const float* known, const float* gradient, float* out,
+                                                      unsigned long long n, unsigned activation) {
     unsigned long long i = place();
-    if (i < n) out[i] = output[i] > 0.f ? gradient[i] : 0.f;
+    if (i < n) out[i] = through_activation(known[i], gradient[i], activation);
+}
+
+extern "C" __global__ void support_activate(const float* input, float* out, unsigned long long n, unsigned activation) {
+    unsigned long long i = place();
+    if (i < n) out[i] = activate(input[i], activation);
 }
 
 struct Permute {

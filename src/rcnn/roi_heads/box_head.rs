@@ -115,8 +115,7 @@ pub(super) fn normed_conv(
     in_channels: usize,
     out_channels: usize,
 ) -> Result<Conv2d> {
-    let shape =
-        ConvShape { in_channels, out_channels, kernel: 3, stride: 1, initial: Initial::BeforeRelu };
-    let norm = NormAt { weights: weights.pp(1), eps: HEAD_NORM_EPS };
+    let shape = ConvShape::new((in_channels, out_channels), 3, Initial::BeforeRelu);
+    let norm = NormAt::new(weights.pp(1), HEAD_NORM_EPS);
     Conv2d::load_normed(&weights.pp(0), &norm, shape, Activation::Relu)
 }

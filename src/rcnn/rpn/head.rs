@@ -27,21 +27,9 @@ impl RpnHead {
         anchors_per_location: usize,
         config: &RpnConfig,
     ) -> Result<Self> {
-        let square = ConvShape {
-            in_channels: channels,
-            out_channels: channels,
-            kernel: 3,
-            stride: 1,
-            initial: Initial::Small,
-        };
+        let square = ConvShape::new((channels, channels), 3, Initial::Small);
         let predictor = |name: &str, out_channels| -> Result<Conv2d> {
-            let shape = ConvShape {
-                in_channels: channels,
-                out_channels,
-                kernel: 1,
-                stride: 1,
-                initial: Initial::Small,
-            };
+            let shape = ConvShape::new((channels, out_channels), 1, Initial::Small);
             Ok(Conv2d::load(&weights.pp(name), shape, Activation::None)?.with_f32_output())
         };
         Ok(Self {

@@ -13,6 +13,7 @@
 use rayon::prelude::*;
 
 use super::super::Conv2dParams;
+use super::super::sizes::Sizes;
 use super::tiling::Tiles4;
 use super::unfold::Windows;
 use super::{Algorithm, MIN_WINOGRAD_CHANNELS, Weights, run, winograd_gradient};
@@ -27,34 +28,15 @@ const SPARSE: usize = 16;
 
 const PLAIN: Epilogue<'static> = Epilogue { residual: None, activation: Activation::None };
 
-/// Sizes of a convolution of which gradients are asked for.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::ops::conv2d) struct Sizes {
-    /// `[O, I, kh, kw]`.
-    pub weight: [usize; 4],
-    /// `[N, H, W, I]`.
-    pub input: [usize; 4],
-    /// `[N, Ho, Wo, O]`.
-    pub output: [usize; 4],
-    pub params: Conv2dParams,
-}
-
-impl Sizes {
-    fn window_covers_input(&self) -> bool {
-        let [_, _, height, width] = self.weight;
-        self.params.padding == 0 && self.input[1..3] == [height, width]
-    }
-}
-
 /// Gradient `[N, H, W, I]` of the input from that of the output.
-pub(in crate::ops::conv2d) fn input_gradient(
+pub(super) fn input_gradient(
     isa: Isa,
     weight: &[f32],
     gradient: &[f32],
     sizes: &Sizes,
 ) -> Vec<f32> {
     let [outputs, inputs, height, width] = sizes.weight;
-    let Conv2dParams { stride, padding } = sizes.params;
+    let Conv2dParams { stride, padding, dilation, .. } = sizes.params;
     if height * width > 1 && sizes.window_covers_input() {
         return covering_input_gradient(isa, weight, gradient, sizes);
     }
@@ -62,13 +44,18 @@ pub(in crate::ops::conv2d) fn input_gradient(
     if pixels.len() * SPARSE <= sizes.output[..3].iter().product() {
         return sparse_input_gradient(isa, weight, gradient, &pixels, sizes);
     }
-    if stride == 1 && height == width && padding < height {
+    let around = dilation * (height - 1);
+    if stride == 1 && height == width && padding <= around {
         let flipped = flip(weight, sizes.weight);
         let dims = [inputs, outputs, height, width];
-        let params = Conv2dParams { stride: 1, padding: height - 1 - padding };
+        let params = Conv2dParams { padding: around - padding, ..sizes.params };
         let algorithm = Algorithm::choose(dims, params);
         let weights = Weights::new(isa, algorithm, &flipped, dims, &vec![0.0; inputs], params);
         return run(gradient, sizes.output, sizes.input, &weights, PLAIN);
+    }
+    if dilation > 1 {
+        let pixels: Vec<usize> = (0..sizes.output[..3].iter().product()).collect();
+        return sparse_input_gradient(isa, weight, gradient, &pixels, sizes);
     }
     let mut out = vec![0.0; sizes.input.iter().product()];
     for phase_y in 0..stride {
@@ -164,15 +151,15 @@ fn sparse_input_gradient(
     let [outputs, inputs, window_height, window_width] = sizes.weight;
     let [_, height, width, _] = sizes.input;
     let [_, out_height, out_width, _] = sizes.output;
-    let Conv2dParams { stride, padding } = sizes.params;
+    let Conv2dParams { stride, padding, dilation, .. } = sizes.params;
     let left = ChosenRows { values: gradient, rows: pixels, numbers: outputs };
     let matrix = all_taps(isa, weight, sizes.weight);
     let windows: Vec<f32> = multiply(&left, pixels.len(), &matrix, PLAIN);
     let mut out = vec![0.0; sizes.input.iter().product()];
     out.par_chunks_exact_mut((width * inputs).max(1)).enumerate().for_each(|(i, line)| {
         let (image, y) = (i / height, i % height);
-        for dy in (0..window_height).filter(|dy| *dy <= y + padding) {
-            let from_top = y + padding - dy;
+        for dy in (0..window_height).filter(|dy| dy * dilation <= y + padding) {
+            let from_top = y + padding - dy * dilation;
             let out_y = from_top / stride;
             if !from_top.is_multiple_of(stride) || out_y >= out_height {
                 continue;
@@ -185,7 +172,7 @@ fn sparse_input_gradient(
                 let taps = &windows[(index * window_height + dy) * window_width * inputs..];
                 for (dx, tap) in taps.chunks_exact(inputs).take(window_width).enumerate() {
                     // Wraps around to something larger than the input when it is negative.
-                    let x = (left_edge + dx).wrapping_sub(padding);
+                    let x = (left_edge + dx * dilation).wrapping_sub(padding);
                     if x < width {
                         let to = &mut line[x * inputs..][..inputs];
                         to.iter_mut().zip(tap).for_each(|(to, value)| *to += value);
@@ -210,7 +197,7 @@ struct PhaseAxis {
 impl PhaseAxis {
     /// Tap `d` of output pixel `q` lies on input pixel `q · stride + d − padding`.
     fn new(phase: usize, size: usize, window: usize, params: Conv2dParams) -> Self {
-        let Conv2dParams { stride, padding } = params;
+        let Conv2dParams { stride, padding, .. } = params;
         let taps: Vec<usize> =
             ((phase + padding) % stride..window).step_by(stride).collect::<Vec<_>>();
         let last = taps.last().copied().unwrap_or(0);
@@ -268,7 +255,9 @@ fn add_phase(
         out_size: [rows.pixels, columns.pixels],
         window: [rows.taps.len(), columns.taps.len()],
         stride: 1,
+        dilation: 1,
         start: [rows.start, columns.start],
+        channels: 0..outputs,
     };
     let part = multiply(&windows, batch * rows.pixels * columns.pixels, &matrix, PLAIN);
     let line = width * inputs;
@@ -286,7 +275,7 @@ fn add_phase(
 }
 
 /// Gradient `[O, I, kh, kw]` of the weight, times `scale[o]`.
-pub(in crate::ops::conv2d) fn weight_gradient(
+pub(super) fn weight_gradient(
     isa: Isa,
     input: &[f32],
     gradient: &[f32],
@@ -306,7 +295,7 @@ pub(in crate::ops::conv2d) fn weight_gradient(
             return scale_filters(filters, inputs * taps, scale);
         }
     }
-    if taps == 1 && sizes.params == (Conv2dParams { stride: 1, padding: 0 }) {
+    if taps == 1 && sizes.params == Conv2dParams::new(1, 0) {
         let rows = PlainRows { values: input, numbers: inputs };
         let filters = multiply_transposed(isa, gradient, outputs, &pixels, &rows);
         return scale_filters(filters, inputs, scale);

@@ -1,15 +1,19 @@
 //! Convolution on the CPU: slices in, slices out.
 
-pub(super) mod backward;
+mod backward;
+mod depthwise;
+mod grouped;
 mod tiling;
 mod unfold;
 mod winograd;
 mod winograd_gradient;
 
-use super::Conv2dParams;
+use self::grouped::Blocks;
+use super::sizes::Sizes;
+use super::{Conv2dParams, is_depthwise};
 use crate::ops::support::cpu::element::Element;
-use crate::ops::support::cpu::matrix::{PackedMatrix, Source};
-use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply};
+use crate::ops::support::cpu::matrix::{PackedMatrix, Source, TileSizeOf};
+use crate::ops::support::cpu::product::{Epilogue, PlainRows, multiply, multiply_side_by_side};
 use crate::ops::support::isa::Isa;
 
 /// How a convolution is computed.
@@ -22,6 +26,10 @@ pub(super) enum Algorithm {
     /// Products of transformed tiles with 6×6 outputs each: 5.06 times fewer multiplications, weights 1.8 times larger
     /// than with 4×4.
     Winograd6,
+    /// A product for some groups at a time.
+    Grouped,
+    /// Each channel by itself, without a product.
+    Depthwise,
 }
 
 /// With fewer channels, the transforms cost more than the products they save.
@@ -31,8 +39,13 @@ const MAX_WINOGRAD6_WEIGHTS: usize = 256 * 256;
 
 impl Algorithm {
     /// The fastest for a weight `[O, I, kh, kw]`.
-    pub fn choose([outputs, inputs, height, width]: [usize; 4], params: Conv2dParams) -> Self {
-        if !Self::can_transform([height, width], params)
+    pub fn choose(dims: [usize; 4], params: Conv2dParams) -> Self {
+        let [outputs, inputs, height, width] = dims;
+        if is_depthwise(dims, params) {
+            Self::Depthwise
+        } else if params.groups > 1 {
+            Self::Grouped
+        } else if !Self::can_transform([height, width], params)
             || inputs.min(outputs) < MIN_WINOGRAD_CHANNELS
         {
             Self::Direct
@@ -45,20 +58,58 @@ impl Algorithm {
 
     /// Whether Winograd's algorithm fits the geometry.
     pub fn can_transform(window: [usize; 2], params: Conv2dParams) -> bool {
-        window == [3, 3] && params.stride == 1
+        window == [3, 3] && params == Conv2dParams::new(1, params.padding)
     }
 }
 
 /// Weights as the CPU kernels want them.
 #[derive(Debug)]
-pub(in crate::ops::conv2d) enum Weights {
-    Direct { matrix: PackedMatrix, window: [usize; 2], params: Conv2dParams },
-    Winograd4 { weights: winograd::Weights, padding: usize },
-    Winograd6 { weights: winograd::Weights, padding: usize },
+pub(super) enum Weights {
+    Direct {
+        matrix: PackedMatrix,
+        window: [usize; 2],
+        params: Conv2dParams,
+    },
+    Winograd4 {
+        weights: winograd::Weights,
+        padding: usize,
+    },
+    Winograd6 {
+        weights: winograd::Weights,
+        padding: usize,
+    },
+    /// A matrix for each block.
+    Grouped {
+        matrices: Vec<PackedMatrix>,
+        blocks: Blocks,
+        window: [usize; 2],
+        params: Conv2dParams,
+    },
+    Depthwise(depthwise::Weights),
+}
+
+/// A weight `[O, I, kh, kw]` of one group as a matrix.
+fn pack<E: Element>(
+    isa: Isa,
+    values: &[E],
+    [outputs, inputs, height, width]: [usize; 4],
+    bias: &[f32],
+) -> PackedMatrix {
+    let taps = height * width;
+    let source = Source {
+        values,
+        taps,
+        inputs,
+        outputs,
+        tap_stride: 1,
+        input_stride: taps,
+        output_stride: inputs * taps,
+    };
+    PackedMatrix::new(isa, source, bias)
 }
 
 impl Weights {
-    /// Lays out a weight `[O, I, kh, kw]`.
+    /// Lays out a weight `[O, I/groups, kh, kw]`.
     pub fn new<E: Element>(
         isa: Isa,
         algorithm: Algorithm,
@@ -67,21 +118,23 @@ impl Weights {
         bias: &[f32],
         params: Conv2dParams,
     ) -> Self {
-        let [outputs, inputs, height, width] = dims;
-        let padding = params.padding;
+        let [_, _, height, width] = dims;
+        let (padding, window) = (params.padding, [height, width]);
         match algorithm {
             Algorithm::Direct => {
-                let source = Source {
-                    values: weight,
-                    taps: height * width,
-                    inputs,
-                    outputs,
-                    tap_stride: 1,
-                    input_stride: height * width,
-                    output_stride: inputs * height * width,
-                };
-                let matrix = PackedMatrix::new(isa, source, bias);
-                Self::Direct { matrix, window: [height, width], params }
+                Self::Direct { matrix: pack(isa, weight, dims, bias), window, params }
+            }
+            Algorithm::Grouped => {
+                let blocks = Blocks::new(dims, params.groups, isa.run(TileSizeOf).columns);
+                let dims = [blocks.outputs(), blocks.inputs(), height, width];
+                let matrices = bias.chunks_exact(blocks.outputs()).enumerate();
+                let matrices = matrices
+                    .map(|(block, bias)| pack(isa, &blocks.spread(weight, block), dims, bias))
+                    .collect();
+                Self::Grouped { matrices, blocks, window, params }
+            }
+            Algorithm::Depthwise => {
+                Self::Depthwise(depthwise::Weights::new(isa, weight, dims, bias, params))
             }
             Algorithm::Winograd4 => {
                 let weights = winograd::Weights::new(isa, tiling::Tiles4, weight, dims, bias);
@@ -96,7 +149,7 @@ impl Weights {
 }
 
 impl Weights {
-    /// The weight `[O, I, kh, kw]` that these were made from, up to rounding.
+    /// The weight `[O, I/groups, kh, kw]` that these were made from, up to rounding.
     pub fn restore(&self) -> Vec<f32> {
         match self {
             Self::Direct { matrix, window: [height, width], .. } => {
@@ -105,6 +158,14 @@ impl Weights {
             }
             Self::Winograd4 { weights, .. } => weights.restore(tiling::Tiles4),
             Self::Winograd6 { weights, .. } => weights.restore(tiling::Tiles6),
+            Self::Grouped { matrices, blocks, window: [height, width], .. } => {
+                let (taps, inputs) = (height * width, blocks.inputs());
+                let block = |matrix: &PackedMatrix| {
+                    blocks.gather(&backward::taps_last(&matrix.unpack(), inputs, taps, None))
+                };
+                matrices.iter().flat_map(block).collect()
+            }
+            Self::Depthwise(weights) => weights.restore(),
         }
     }
 }
@@ -120,7 +181,7 @@ pub(super) fn run<E: Element, O: Element>(
     match weights {
         Weights::Direct { matrix, window, params } => {
             let rows = out_dims[..3].iter().product();
-            let side_by_side = Conv2dParams { stride: 1, padding: 0 };
+            let side_by_side = Conv2dParams::new(1, 0);
             if *window == [1, 1] && *params == side_by_side {
                 let left = PlainRows { values: input, numbers: dims[3] };
                 return multiply(&left, rows, matrix, epilogue);
@@ -134,5 +195,47 @@ pub(super) fn run<E: Element, O: Element>(
         Weights::Winograd6 { weights, padding } => {
             winograd::run(tiling::Tiles6, input, dims, out_dims, *padding, weights, epilogue)
         }
+        Weights::Grouped { matrices, blocks, window, params } => {
+            let rows = out_dims[..3].iter().product();
+            let windows = unfold::Windows::new(input, dims, out_dims, *window, *params);
+            let n = blocks.inputs();
+            let of_block = |block| windows.of_channels(block * n..(block + 1) * n);
+            let blocks: Vec<_> = (0..blocks.count).map(of_block).collect();
+            multiply_side_by_side(&blocks, rows, matrices, epilogue)
+        }
+        Weights::Depthwise(weights) => depthwise::run(input, dims, out_dims, weights, epilogue),
+    }
+}
+
+/// Gradient `[N, H, W, I]` of the input from that of the output.
+pub(super) fn input_gradient(
+    isa: Isa,
+    weight: &[f32],
+    gradient: &[f32],
+    sizes: &Sizes,
+) -> Vec<f32> {
+    if is_depthwise(sizes.weight, sizes.params) {
+        depthwise::input_gradient(isa, weight, gradient, sizes)
+    } else if sizes.params.groups > 1 {
+        grouped::input_gradient(isa, weight, gradient, sizes)
+    } else {
+        backward::input_gradient(isa, weight, gradient, sizes)
+    }
+}
+
+/// Gradient `[O, I/groups, kh, kw]` of the weight, times `scale[o]`.
+pub(super) fn weight_gradient(
+    isa: Isa,
+    input: &[f32],
+    gradient: &[f32],
+    sizes: &Sizes,
+    scale: Option<&[f32]>,
+) -> Vec<f32> {
+    if is_depthwise(sizes.weight, sizes.params) {
+        depthwise::weight_gradient(isa, input, gradient, sizes, scale)
+    } else if sizes.params.groups > 1 {
+        grouped::weight_gradient(isa, input, gradient, sizes, scale)
+    } else {
+        backward::weight_gradient(isa, input, gradient, sizes, scale)
     }
 }

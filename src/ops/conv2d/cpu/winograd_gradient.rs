@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::backward::Sizes;
+use super::super::sizes::Sizes;
 use super::tiling::Tiling;
 use crate::ops::support::cpu::element::Pointer;
 use crate::ops::support::cpu::kernel::Start;

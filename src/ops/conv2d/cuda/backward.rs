@@ -7,12 +7,14 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Device, Tensor};
 
-use super::super::cpu::backward::Sizes;
-use super::super::{Conv2dParams, OP};
+use super::super::sizes::Sizes;
+use super::super::{Conv2dParams, OP, is_depthwise};
+use super::depthwise;
 use super::windows::Layout;
 use crate::error::Result;
 use crate::ops::support::cuda::{
-    CONV2D, Output, Permutation, Product, Rows, check_f32, column_sums, launch, of, output, pointer,
+    CONV2D, Columns, Output, Permutation, Product, Rows, check_f32, column_sums, launch, of,
+    output, pointer,
 };
 
 fn layout<'a>(sizes: &Sizes, device: &'a Device) -> Result<Layout<'a>> {
@@ -27,11 +29,20 @@ fn layout<'a>(sizes: &Sizes, device: &'a Device) -> Result<Layout<'a>> {
     })
 }
 
-/// `[O, I, kh, kw]` → `[O, kh, kw, I]`, times `scale[o]`.
-pub(in crate::ops::conv2d) fn scaled_filters(
+/// `[O, I/groups, kh, kw]` → `[O, kh, kw, I/groups]`, or where each channel is a group `[kh, kw, 1, O]`, times `scale[o]`.
+pub(in crate::ops::conv2d) fn filters(
     weight: &Tensor,
     scale: Option<&Tensor>,
+    params: Conv2dParams,
 ) -> Result<Tensor> {
+    let filters = scaled_filters(weight, scale)?;
+    if is_depthwise(weight.dims4()?.into(), params) {
+        return depthwise::taps_first(&filters);
+    }
+    Ok(filters)
+}
+
+fn scaled_filters(weight: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
     let weight = weight.contiguous()?;
     let (outputs, inputs, height, width) = weight.dims4()?;
     let taps = height * width;
@@ -49,36 +60,45 @@ pub(in crate::ops::conv2d) fn of_bias(gradient: &Tensor, sizes: &Sizes) -> Resul
     Ok(column_sums(device, gradient, batch * height * width, outputs)?.into_tensor(outputs))
 }
 
-/// `[O, I, kh, kw]`, times `scale[o]`.
+/// `[O, I/groups, kh, kw]`, times `scale[o]`.
 pub(in crate::ops::conv2d) fn of_weight(
     input: &Tensor,
     gradient: &Tensor,
     scale: Option<&Tensor>,
     sizes: &Sizes,
 ) -> Result<Tensor> {
+    if is_depthwise(sizes.weight, sizes.params) {
+        return depthwise::of_weight(input, gradient, scale, sizes);
+    }
     let layout = layout(sizes, gradient.device())?;
     let (device, terms) = (layout.device, layout.line());
     let [outputs, inputs, height, width] = sizes.weight;
+    let (groups, rows) = (sizes.params.groups, outputs / sizes.params.groups);
     let input = input.contiguous()?;
     let (input, gradient) = (pointer::<f32>(&input)?, pointer::<f32>(gradient)?);
-    // `[O, kh, kw, I]`.
+    // `[O, kh, kw, I/groups]`.
     let sums = Output::<f32>::new(device, outputs * terms)?;
-    let add = |first: usize, pixels: usize, lines: u64| {
+    let add = |group: usize, first: usize, pixels: usize, lines: u64| {
         let (dtype, keep) = (DType::F32, if first == 0 { 0.0 } else { 1.0 });
-        let product =
-            Product { rows: outputs, terms: pixels, columns: terms, dtype, output: dtype };
-        let gradient = gradient + (first * outputs * size_of::<f32>()) as u64;
-        product.run_outer(device, gradient, lines, sums.pointer(), keep)
+        let product = Product { rows, terms: pixels, columns: terms, dtype, output: dtype };
+        let place = (first * outputs + group * rows) * size_of::<f32>();
+        let gradient = Columns { address: gradient + place as u64, line: outputs };
+        let sums = sums.pointer() + (group * rows * terms * size_of::<f32>()) as u64;
+        product.run_outer_from(device, gradient, lines, sums, keep)
     };
     if layout.is_the_input() || layout.pixels() == 0 {
-        add(0, layout.pixels(), input)?;
+        for group in 0..groups {
+            add(group, 0, layout.pixels(), input)?;
+        }
     } else {
         let part = layout.part();
         let lines = Output::<f32>::new(device, part * terms)?;
         for first in (0..layout.pixels()).step_by(part) {
             let pixels = part.min(layout.pixels() - first);
-            layout.lay_out(input, first, pixels, lines.pointer())?;
-            add(first, pixels, lines.pointer())?;
+            for group in 0..groups {
+                layout.lay_out(input, group, (first, pixels), lines.pointer())?;
+                add(group, first, pixels, lines.pointer())?;
+            }
         }
     }
     let taps = height * width;
@@ -105,30 +125,38 @@ struct Fold {
     window_width: u32,
     stride: u32,
     padding: u32,
+    dilation: u32,
+    pixel_channels: u32,
 }
 
 // SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
 unsafe impl DeviceRepr for Fold {}
 
-/// `[N, H, W, I]`, of a gradient `[N, Ho, Wo, O]` and filters `[O, kh, kw, I]`.
+/// `[N, H, W, I]`, of a gradient `[N, Ho, Wo, O]` and what [`filters`] returns.
 pub(in crate::ops::conv2d) fn of_input(
     filters: &Tensor,
     gradient: &Tensor,
     sizes: &Sizes,
 ) -> Result<Tensor> {
     check_f32(filters)?;
+    if is_depthwise(sizes.weight, sizes.params) {
+        return depthwise::of_input(filters, gradient, sizes);
+    }
     let layout = layout(sizes, gradient.device())?;
     let (device, columns, outputs) = (layout.device, layout.line(), sizes.output[3]);
+    let (groups, terms) = (sizes.params.groups, outputs / sizes.params.groups);
     let (filters, values) = (pointer::<f32>(filters)?, pointer::<f32>(gradient)?);
-    let multiply = |first: usize, rows: usize, out: u64| {
+    let multiply = |group: usize, first: usize, rows: usize, out: u64| {
         let dtype = DType::F32;
-        let product = Product { rows, terms: outputs, columns, dtype, output: dtype };
-        let values = values + (first * outputs * size_of::<f32>()) as u64;
-        product.run_plain(device, values, filters, out)
+        let product = Product { rows, terms, columns, dtype, output: dtype };
+        let place = (first * outputs + group * terms) * size_of::<f32>();
+        let values = Columns { address: values + place as u64, line: outputs };
+        let filters = filters + (group * terms * columns * size_of::<f32>()) as u64;
+        product.run_plain_from(device, values, filters, out)
     };
     if layout.is_the_input() {
         let (tensor, out) = output(device, DType::F32, &sizes.input)?;
-        multiply(0, layout.pixels(), out)?;
+        multiply(0, 0, layout.pixels(), out)?;
         return Ok(tensor);
     }
     let part = layout.part();
@@ -138,18 +166,24 @@ pub(in crate::ops::conv2d) fn of_input(
         let lines = Output::<f32>::new(device, part * columns)?;
         for first in (0..layout.pixels()).step_by(part) {
             let windows = part.min(layout.pixels() - first);
-            multiply(first, windows, lines.pointer())?;
-            let part = Part { first, windows, inputs: layout.inputs_under(first, windows), add: 1 };
-            layout.fold(lines.pointer(), out, part)?;
+            let inputs = layout.inputs_under(first, windows);
+            let part = Part { first, windows, inputs, add: 1 };
+            for group in 0..groups {
+                multiply(group, first, windows, lines.pointer())?;
+                layout.fold(lines.pointer(), out, group, &part)?;
+            }
         }
         return Ok(tensor);
     }
     let (tensor, out) = output(device, DType::F32, &sizes.input)?;
     let windows = layout.pixels();
     let lines = Output::<f32>::new(device, windows * columns)?;
-    multiply(0, windows, lines.pointer())?;
     let inputs = 0..sizes.input[..3].iter().product();
-    layout.fold(lines.pointer(), out, Part { first: 0, windows, inputs, add: 0 })?;
+    let part = Part { first: 0, windows, inputs, add: 0 };
+    for group in 0..groups {
+        multiply(group, 0, windows, lines.pointer())?;
+        layout.fold(lines.pointer(), out, group, &part)?;
+    }
     Ok(tensor)
 }
 
@@ -172,15 +206,19 @@ impl Layout<'_> {
         let place =
             |window: usize| (window / out_width / out_height, window / out_width % out_height);
         let ((first_image, top), (last_image, bottom)) = (place(first), place(first + n - 1));
-        let Conv2dParams { stride, padding } = self.params;
+        let Conv2dParams { stride, padding, .. } = self.params;
         let start = (top * stride).saturating_sub(padding).min(height);
-        let end = (bottom * stride + self.window[0]).saturating_sub(padding).min(height);
+        let end = (bottom * stride + self.params.reach(self.window[0]))
+            .saturating_sub(padding)
+            .min(height);
         (first_image * height + start) * width..(last_image * height + end) * width
     }
 
-    /// Lets each input pixel collect from the lines of windows.
-    fn fold(&self, lines: u64, out: u64, part: Part) -> Result<()> {
-        let [_, height, width, channels] = self.dims;
+    /// Lets each input pixel collect from the lines of a group's windows.
+    fn fold(&self, lines: u64, out: u64, group: usize, part: &Part) -> Result<()> {
+        let [_, height, width, pixel_channels] = self.dims;
+        let channels = self.channels();
+        let out = out + (group * channels * size_of::<f32>()) as u64;
         let [_, out_height, out_width, _] = self.out_dims;
         let fold = Fold {
             pixels: Rows::new(part.inputs.len(), channels, &[lines, out]),
@@ -198,6 +236,8 @@ impl Layout<'_> {
             window_width: self.window[1] as u32,
             stride: self.params.stride as u32,
             padding: self.params.padding as u32,
+            dilation: self.params.dilation as u32,
+            pixel_channels: pixel_channels as u32,
         };
         launch!(self.device, CONV2D, "conv2d_fold", fold.pixels.grid(), fold);
         Ok(())

@@ -32,8 +32,7 @@ struct Shape {
     dims: [usize; 4],
     out_dims: [usize; 4],
     window: [usize; 2],
-    stride: usize,
-    padding: usize,
+    params: Conv2dParams,
     dtype: DType,
     relu: bool,
     tf32: bool,
@@ -185,17 +184,16 @@ impl Plan {
 impl Job<'_> {
     /// Computes the convolution with all that follows; false where cuDNN has no kernel for it.
     pub fn run_with_cudnn(&self) -> Result<bool> {
-        // cuDNN's results have the dtype of its inputs.
-        if self.output != self.dtype {
+        // cuDNN's results have the dtype of its inputs, and it applies no other activation in the same kernel.
+        let fused = matches!(self.activation, Activation::None | Activation::Relu);
+        if self.output != self.dtype || !fused {
             return Ok(false);
         }
-        let Conv2dParams { stride, padding } = self.params;
         let shape = Shape {
             dims: self.dims,
             out_dims: self.out_dims,
             window: self.window,
-            stride,
-            padding,
+            params: self.params,
             dtype: self.dtype,
             relu: self.activation == Activation::Relu,
             tf32: gemm_reduced_precision_f32(),
@@ -263,12 +261,13 @@ fn tensor(
     Ok(descriptor)
 }
 
-/// `[O, kh, kw, I]`.
+/// `[O, kh, kw, I/groups]`.
 fn filters(shape: &Shape) -> CudnnResult<Descriptor<sys::cudnnFilterDescriptor_t>> {
     let object = result::create_filter_descriptor()?;
     let descriptor = Descriptor { object, destroy: result::destroy_filter_descriptor };
     let format = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
-    let sizes = [shape.out_dims[3], shape.dims[3], shape.window[0], shape.window[1]];
+    let inputs = shape.dims[3] / shape.params.groups;
+    let sizes = [shape.out_dims[3], inputs, shape.window[0], shape.window[1]];
     let sizes = sizes.map(|size| size as i32);
     // SAFETY: the descriptor is alive.
     unsafe { result::set_filter4d_descriptor(object, number(shape.dtype), format, sizes) }?;
@@ -279,7 +278,8 @@ fn filters(shape: &Shape) -> CudnnResult<Descriptor<sys::cudnnFilterDescriptor_t
 fn convolution(shape: &Shape) -> CudnnResult<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
     let object = result::create_convolution_descriptor()?;
     let descriptor = Descriptor { object, destroy: result::destroy_convolution_descriptor };
-    let (padding, stride) = (shape.padding as i32, shape.stride as i32);
+    let Conv2dParams { stride, padding, groups, dilation } = shape.params;
+    let [stride, padding, dilation] = [stride, padding, dilation].map(|n| n as i32);
     let math = match shape.dtype {
         DType::F32 if !shape.tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
         _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
@@ -292,12 +292,13 @@ fn convolution(shape: &Shape) -> CudnnResult<Descriptor<sys::cudnnConvolutionDes
             padding,
             stride,
             stride,
-            1,
-            1,
+            dilation,
+            dilation,
             sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
             sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
         )?;
         result::set_convolution_math_type(object, math)?;
+        result::set_convolution_group_count(object, groups as i32)?;
     }
     Ok(descriptor)
 }

@@ -1,17 +1,19 @@
 //! Convolution on CUDA: one of two ways to the sums, then bias, residual and activation.
 //!
 //! Without feature `cudnn`, windows are laid out as lines of a matrix, which cuBLAS multiplies with the filters. With it,
-//! cuDNN does all in one kernel, except what it has no kernel for.
+//! cuDNN does all in one kernel, except what it has no kernel for. A convolution of each channel by itself is a kernel of
+//! ours in both cases.
 
 pub(super) mod backward;
 #[cfg(feature = "cudnn")]
 mod cudnn;
+mod depthwise;
 mod windows;
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::{Conv2dParams, OP};
+use super::{Conv2dParams, OP, is_depthwise};
 use crate::error::Result;
 use crate::ops::support::activation::Activation;
 use crate::ops::support::cuda::{CONV2D, Finish, address, for_dtype, launch, of, output};
@@ -38,7 +40,9 @@ impl Algorithm {
 #[derive(Debug)]
 pub(super) struct Weights {
     algorithm: Algorithm,
-    /// `[O, kh, kw, I]`.
+    /// `[O, I/groups, kh, kw]`, as they were given.
+    dims: [usize; 4],
+    /// `[O, kh, kw, I/groups]`, or where each channel is a group `[kh, kw, 1, O]`.
     filters: Tensor,
     /// `[O]`, f32.
     bias: Tensor,
@@ -48,12 +52,20 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// From a weight `[O, I, kh, kw]`.
-    pub fn new(algorithm: Algorithm, weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        let filters = weight.detach().permute((0, 2, 3, 1))?.force_contiguous()?;
+    /// From a weight `[O, I/groups, kh, kw]`.
+    pub fn new(
+        algorithm: Algorithm,
+        weight: &Tensor,
+        bias: &Tensor,
+        params: Conv2dParams,
+    ) -> Result<Self> {
+        let dims = weight.dims4()?.into();
+        let order = if is_depthwise(dims, params) { [2, 3, 1, 0] } else { [0, 2, 3, 1] };
+        let filters = weight.detach().permute(order)?.force_contiguous()?;
         let bias = bias.detach().force_contiguous()?;
         Ok(Self {
             algorithm,
+            dims,
             #[cfg(feature = "cudnn")]
             rounded_bias: bias.to_dtype(filters.dtype())?,
             filters,
@@ -63,20 +75,26 @@ impl Weights {
 }
 
 impl Weights {
-    /// From a weight `[O, I, kh, kw]` of f32 that training changes, times `scale` `[O]`: in one launch, and the bias is
-    /// not copied.
-    pub fn for_training(weight: &Tensor, scale: Option<&Tensor>, bias: &Tensor) -> Result<Self> {
+    /// From a weight `[O, I/groups, kh, kw]` of f32 that training changes, times `scale` `[O]`: in one launch, or two where
+    /// each channel is a group, and the bias is not copied.
+    pub fn for_training(
+        weight: &Tensor,
+        scale: Option<&Tensor>,
+        bias: &Tensor,
+        params: Conv2dParams,
+    ) -> Result<Self> {
         let bias = bias.detach();
         Ok(Self {
             algorithm: Algorithm::PREFERRED,
+            dims: weight.dims4()?.into(),
             #[cfg(feature = "cudnn")]
             rounded_bias: bias.clone(),
-            filters: backward::scaled_filters(weight, scale)?,
+            filters: backward::filters(weight, scale, params)?,
             bias,
         })
     }
 
-    /// `[O, kh, kw, I]`.
+    /// `[O, kh, kw, I/groups]`, or where each channel is a group `[kh, kw, 1, O]`.
     pub fn filters(&self) -> &Tensor {
         &self.filters
     }
@@ -116,7 +134,7 @@ pub(super) fn run(
     }
     let input = input.contiguous()?;
     let residual = residual.map(Tensor::contiguous).transpose()?;
-    let (_, window_height, window_width, _) = weights.filters.dims4()?;
+    let [_, _, window_height, window_width] = weights.dims;
     let job = Job {
         device,
         weights,
@@ -131,6 +149,10 @@ pub(super) fn run(
         activation,
         out,
     };
+    if is_depthwise(weights.dims, params) {
+        job.run_by_channel()?;
+        return Ok(tensor);
+    }
     let done = match weights.algorithm {
         Algorithm::Windows => false,
         #[cfg(feature = "cudnn")]

@@ -6,7 +6,7 @@ use candle_core::{CudaDevice, DType};
 use super::Job;
 use crate::error::Result;
 use crate::ops::conv2d::Conv2dParams;
-use crate::ops::support::cuda::{CONV2D, Output, Product, Rows, address, launch};
+use crate::ops::support::cuda::{CONV2D, Columns, Output, Product, Rows, address, launch};
 
 /// Bytes of windows that are laid out at a time: enough for products that fill a GPU, little beside its memory.
 const WINDOW_BYTES: usize = 64 << 20;
@@ -28,7 +28,9 @@ struct Windows {
     window_width: u32,
     stride: u32,
     padding: u32,
-    unused: u32,
+    dilation: u32,
+    pixel_columns: u32,
+    first_column: u32,
 }
 
 // SAFETY: plain numbers in C's order, without padding; the twin is in kernel.cu.
@@ -56,24 +58,28 @@ impl Job<'_> {
     /// Computes the sums of products, without bias and residual.
     pub fn multiply_windows(&self) -> Result<()> {
         let layout = self.layout();
-        let terms = layout.line();
-        let columns = self.out_dims[3];
+        let (terms, groups) = (layout.line(), self.params.groups);
+        let (line, columns) = (self.out_dims[3], self.out_dims[3] / groups);
         let filters = address(&self.weights.filters)?;
-        let multiply = |rows, lines, out| {
+        let multiply = |group: usize, first: usize, rows, lines| {
             let product = Product { rows, terms, columns, dtype: self.dtype, output: self.output };
-            product.run(self.device, lines, filters, out)
+            let filters = filters + (group * columns * terms * self.dtype.size_in_bytes()) as u64;
+            let offset = (first * line + group * columns) * self.output.size_in_bytes();
+            let out = Columns { address: self.out + offset as u64, line };
+            product.run_into(self.device, lines, filters, out)
         };
         if layout.is_the_input() {
-            return multiply(self.pixels(), self.input, self.out);
+            return multiply(0, 0, self.pixels(), self.input);
         }
         let part = layout.part();
         // From the pool, in the order of the stream: layers and threads share the memory without knowing of each other.
         let lines = Output::<u8>::new(self.device, part * terms * self.dtype.size_in_bytes())?;
         for first in (0..self.pixels()).step_by(part) {
             let rows = part.min(self.pixels() - first);
-            layout.lay_out(self.input, first, rows, lines.pointer())?;
-            let offset = first * columns * self.output.size_in_bytes();
-            multiply(rows, lines.pointer(), self.out + offset as u64)?;
+            for group in 0..groups {
+                layout.lay_out(self.input, group, (first, rows), lines.pointer())?;
+                multiply(group, first, rows, lines.pointer())?;
+            }
         }
         Ok(())
     }
@@ -85,14 +91,19 @@ impl Layout<'_> {
         self.out_dims[..3].iter().product()
     }
 
-    /// Values of a window.
+    /// Channels of a group's input.
+    pub fn channels(&self) -> usize {
+        self.dims[3] / self.params.groups
+    }
+
+    /// Values of a window of a group.
     pub fn line(&self) -> usize {
-        self.window[0] * self.window[1] * self.dims[3]
+        self.window[0] * self.window[1] * self.channels()
     }
 
     /// Whether each window is a pixel of the input, in the input's order.
     pub fn is_the_input(&self) -> bool {
-        self.window == [1, 1] && self.params == (Conv2dParams { stride: 1, padding: 0 })
+        self.window == [1, 1] && self.params == Conv2dParams::new(1, 0)
     }
 
     /// Windows that are laid out at a time.
@@ -100,12 +111,18 @@ impl Layout<'_> {
         part_of(self.pixels(), WINDOW_BYTES / (self.line() * self.dtype.size_in_bytes()))
     }
 
-    /// Writes the windows of `n` output pixels from `first` on.
-    pub fn lay_out(&self, input: u64, first: usize, n: usize, lines: u64) -> Result<()> {
-        let [_, height, width, channels] = self.dims;
+    /// Writes a group's windows of `n` output pixels from `first` on.
+    pub fn lay_out(
+        &self,
+        input: u64,
+        group: usize,
+        (first, n): (usize, usize),
+        lines: u64,
+    ) -> Result<()> {
+        let [_, height, width, _] = self.dims;
         let [_, out_height, out_width, _] = self.out_dims;
         let [window_height, window_width] = self.window;
-        let bytes = channels * self.dtype.size_in_bytes();
+        let bytes = self.channels() * self.dtype.size_in_bytes();
         let divides =
             |access: &usize| bytes.is_multiple_of(*access) && input.is_multiple_of(*access as u64);
         let access = [16, 8, 4].into_iter().find(divides).unwrap_or(2);
@@ -122,7 +139,9 @@ impl Layout<'_> {
             window_width: window_width as u32,
             stride: self.params.stride as u32,
             padding: self.params.padding as u32,
-            unused: 0,
+            dilation: self.params.dilation as u32,
+            pixel_columns: (self.params.groups * bytes / access) as u32,
+            first_column: (group * bytes / access) as u32,
         };
         let kernel = match access {
             16 => "conv2d_windows_16",

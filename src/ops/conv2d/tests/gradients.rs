@@ -30,26 +30,43 @@ fn gradient_cases() -> Vec<Case> {
         input: [1, 5, 6, 2],
         outputs: 3,
         window: [3, 5],
-        params: Conv2dParams { stride: 1, padding: 1 },
+        params: Conv2dParams::new(1, 1),
     });
+    cases.extend([
+        case([2, 5, 4, 3], 3, 3, 1, 1).grouped(3),
+        case([1, 7, 6, 5], 5, 3, 2, 1).grouped(5),
+        case([1, 9, 8, 2], 2, 5, 2, 2).grouped(2),
+        case([1, 5, 6, 18], 18, 3, 1, 0).grouped(18),
+        case([1, 7, 5, 3], 3, 2, 3, 0).grouped(3),
+        case([1, 9, 7, 3], 3, 3, 2, 2).grouped(3).dilated(2),
+        case([2, 5, 4, 6], 4, 3, 1, 1).grouped(2),
+        case([1, 6, 7, 8], 12, 3, 2, 1).grouped(4),
+        case([1, 4, 5, 6], 9, 1, 1, 0).grouped(3),
+        case([1, 3, 4, 3], 6, 3, 1, 1).grouped(3),
+        case([1, 3, 4, 64], 66, 3, 1, 1).grouped(2),
+        case([1, 7, 8, 3], 2, 3, 1, 2).dilated(2),
+        case([1, 9, 8, 2], 3, 3, 1, 6).dilated(6),
+        case([2, 8, 9, 3], 2, 3, 2, 1).dilated(3),
+        case([1, 9, 8, 4], 4, 3, 2, 2).grouped(2).dilated(2),
+        Case { window: [2, 3], ..case([1, 7, 8, 2], 3, 3, 1, 1).dilated(2) },
+    ]);
     cases
 }
 
 #[test]
 fn gradients_are_those_of_the_definition() {
-    for Case { input: dims, outputs, window, params } in gradient_cases() {
+    for case @ Case { input: dims, outputs, params, .. } in gradient_cases() {
         let mut random = Random::new(41);
-        let weight_dims = [outputs, dims[3], window[0], window[1]];
-        let positions =
-            |size: usize, window: usize| (size + 2 * params.padding - window) / params.stride + 1;
-        let out_dims =
-            [dims[0], positions(dims[1], window[0]), positions(dims[2], window[1]), outputs];
+        let (weight_dims, out_dims) = (case.weight(), case.output());
         let inputs =
             [&dims[..], &weight_dims, &[outputs], &out_dims].map(|dims| random.tensor(dims));
         for (activation, scale) in [
             (Activation::None, None),
             (Activation::Relu, None),
             (Activation::Relu, Some(random.tensor(&[outputs]))),
+            (Activation::HardSwish, Some(random.tensor(&[outputs]))),
+            (Activation::HardSigmoid, None),
+            (Activation::Relu6, None),
         ] {
             let factors = scale.as_ref().map_or(vec![1.0; outputs], |s| exact(&values(s)));
             assert_gradients(
@@ -85,9 +102,15 @@ fn gradients_pass_through_prepared_weights() {
         ([1, 5, 6, 34], 33, 3, 1, Algorithm::Winograd4),
         ([1, 7, 6, 33], 40, 3, 1, Algorithm::Winograd6),
         ([2, 3, 2, 5], 4, 1, 1, Algorithm::Direct),
+        ([1, 5, 6, 24], 36, 3, 1, Algorithm::Grouped),
+        ([1, 7, 6, 12], 12, 3, 2, Algorithm::Depthwise),
     ] {
-        let params = Conv2dParams { stride, padding: window / 2 };
-        let weight = random.tensor(&[outputs, dims[3], window, window]);
+        let groups = match algorithm {
+            Algorithm::Grouped | Algorithm::Depthwise => 12,
+            _ => 1,
+        };
+        let params = Conv2dParams::new(stride, window / 2).with_groups(groups);
+        let weight = random.tensor(&[outputs, dims[3] / groups, window, window]);
         let bias = random.tensor(&[outputs]);
         let input = Var::from_tensor(&random.tensor(&dims)).unwrap();
         let gradient = |output: &Tensor| {
@@ -117,12 +140,10 @@ fn thinned(gradient: &mut [f32], outputs: usize, keep: impl Fn(usize) -> bool) {
 }
 
 /// Gradients of weight and input, summed up in f64 as the definition says.
-fn exact_gradients(
-    sizes: &cpu::backward::Sizes,
-    [input, weight, gradient]: [&[f32]; 3],
-) -> [Tensor; 2] {
+fn exact_gradients(sizes: &sizes::Sizes, [input, weight, gradient]: [&[f32]; 3]) -> [Tensor; 2] {
     let [outputs, inputs, height, width] = sizes.weight;
     let [_, out_height, out_width, _] = sizes.output;
+    let channels = sizes.input[3];
     let taps = height * width;
     let mut of_weight = vec![0f64; weight.len()];
     let mut of_input = vec![0f64; input.len()];
@@ -136,8 +157,9 @@ fn exact_gradients(
             if row >= sizes.input[1] || column >= sizes.input[2] {
                 continue;
             }
-            let first = ((image * sizes.input[1] + row) * sizes.input[2] + column) * inputs;
+            let pixel = (image * sizes.input[1] + row) * sizes.input[2] + column;
             for (output, gradient) in gradient.iter().enumerate() {
+                let first = pixel * channels + output / (outputs / sizes.params.groups) * inputs;
                 for channel in 0..inputs {
                     let place = (output * inputs + channel) * taps + tap;
                     let gradient = f64::from(*gradient);
@@ -159,20 +181,24 @@ fn exact_gradients(
 #[test]
 fn gradients_over_many_pixels_are_sums() {
     let mut random = Random::new(53);
-    for (dims, outputs, window, stride) in [
-        ([2, 40, 37, 20], 17, 3, 1),
-        ([2, 41, 38, 70], 75, 3, 1),
-        ([3, 30, 30, 33], 100, 3, 1),
-        ([1, 50, 71, 300], 5, 1, 1),
-        ([1, 41, 38, 7], 9, 1, 2),
-        ([1, 33, 29, 3], 70, 7, 2),
-        ([600, 2, 2, 40], 300, 2, 1),
+    for (dims, outputs, window, stride, groups) in [
+        ([2, 40, 37, 20], 17, 3, 1, 1),
+        ([2, 41, 38, 70], 75, 3, 1, 1),
+        ([3, 30, 30, 33], 100, 3, 1, 1),
+        ([1, 50, 71, 300], 5, 1, 1, 1),
+        ([1, 41, 38, 7], 9, 1, 2, 1),
+        ([1, 33, 29, 3], 70, 7, 2, 1),
+        ([600, 2, 2, 40], 300, 2, 1, 1),
+        ([2, 41, 38, 64], 64, 3, 1, 16),
+        ([3, 40, 37, 40], 40, 3, 1, 40),
+        ([3, 41, 38, 24], 24, 5, 2, 24),
     ] {
-        let params = Conv2dParams { stride, padding: if window == 2 { 0 } else { window / 2 } };
+        let padding = if window == 2 { 0 } else { window / 2 };
+        let params = Conv2dParams::new(stride, padding).with_groups(groups);
         let size = |size: usize| (size + 2 * params.padding - window) / stride + 1;
         let output = [dims[0], size(dims[1]), size(dims[2]), outputs];
-        let weight = [outputs, dims[3], window, window];
-        let sizes = cpu::backward::Sizes { weight, input: dims, output, params };
+        let weight = [outputs, dims[3] / groups, window, window];
+        let sizes = sizes::Sizes { weight, input: dims, output, params };
         let [input, weight, full] = [dims, weight, output].map(|d| values(&random.tensor(&d)));
         let keeps: [fn(usize) -> bool; 4] =
             [|_| true, |pixel| pixel % 23 == 5, |pixel| pixel / 40 % 3 == 1, |_| false];
@@ -181,9 +207,8 @@ fn gradients_over_many_pixels_are_sums() {
             thinned(&mut gradient, outputs, keep);
             let expected = exact_gradients(&sizes, [&input, &weight, &gradient]);
             for isa in Isa::available() {
-                let of_weight =
-                    cpu::backward::weight_gradient(isa, &input, &gradient, &sizes, None);
-                let of_input = cpu::backward::input_gradient(isa, &weight, &gradient, &sizes);
+                let of_weight = cpu::weight_gradient(isa, &input, &gradient, &sizes, None);
+                let of_input = cpu::input_gradient(isa, &weight, &gradient, &sizes);
                 for (found, expected) in [of_weight, of_input].into_iter().zip(&expected) {
                     let found = Tensor::from_vec(found, expected.shape(), &Device::Cpu).unwrap();
                     assert_close_relative(&found, expected, TOLERANCE);
@@ -197,11 +222,10 @@ fn gradients_over_many_pixels_are_sums() {
 #[test]
 fn input_gradients_round_little() {
     let mut random = Random::new(59);
-    let (dims, params) = ([1, 12, 14, 16], Conv2dParams { stride: 1, padding: 1 });
+    let (dims, params) = ([1, 12, 14, 16], Conv2dParams::new(1, 1));
     let (gradient_dims, weight_dims) = ([1, 12, 14, 256], [256, 16, 3, 3]);
     let (gradient, weight) = (random.tensor(&gradient_dims), random.tensor(&weight_dims));
-    let sizes =
-        cpu::backward::Sizes { weight: weight_dims, input: dims, output: gradient_dims, params };
+    let sizes = sizes::Sizes { weight: weight_dims, input: dims, output: gradient_dims, params };
     let flipped = weight.transpose(0, 1).unwrap().contiguous().unwrap().flip(&[2, 3]).unwrap();
     let expected = reference::conv2d(
         &values(&gradient),
@@ -215,8 +239,7 @@ fn input_gradients_round_little() {
     );
     let expected = Tensor::from_vec(expected, &dims, &Device::Cpu).unwrap();
     for isa in Isa::available() {
-        let found =
-            cpu::backward::input_gradient(isa, &values(&weight), &values(&gradient), &sizes);
+        let found = cpu::input_gradient(isa, &values(&weight), &values(&gradient), &sizes);
         let found = Tensor::from_vec(found, &dims, &Device::Cpu).unwrap();
         assert_close_relative(&found, &expected, 2.5e-5);
     }
@@ -229,7 +252,7 @@ fn a_matrix_over_windows_is_a_convolution() {
     let (input, bias) = (random.tensor(&[3, 4, 4, 5]), random.tensor(&[6]));
     let filters = Var::from_tensor(&random.tensor(&[6, 5, 4, 4])).unwrap();
     let matrix = Var::from_tensor(&filters.flatten_from(1).unwrap()).unwrap();
-    let params = Conv2dParams { stride: 1, padding: 0 };
+    let params = Conv2dParams::new(1, 0);
     let [as_filters, as_matrix] = [
         TrainableConv2d::new(&filters, None, &bias, params).unwrap(),
         TrainableConv2d::over_windows(&matrix, (4, 4), &bias).unwrap(),
@@ -251,7 +274,7 @@ fn a_matrix_over_windows_is_a_convolution() {
 fn relu_at_zero_has_no_gradient() {
     let weight = Var::ones((1, 1, 1, 1), DType::F32, &Device::Cpu).unwrap();
     let bias = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
-    let params = Conv2dParams { stride: 1, padding: 0 };
+    let params = Conv2dParams::new(1, 0);
     let weights = TrainableConv2d::new(&weight, None, &bias, params).unwrap();
     let input = Var::new(&[[[[0f32], [-0.0], [2.0], [-2.0]]]], &Device::Cpu).unwrap();
     let output = conv2d_trainable(&input, &weights, None, Activation::Relu).unwrap();

@@ -1,12 +1,13 @@
 //! Passes over whole tensors, on all threads.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 
 use super::memory::Output;
 use crate::error::Result;
-use crate::ops::support::activation::Activation;
-use crate::ops::support::check::with_slice;
+use crate::ops::support::activation::{Activation, GradientReads};
+use crate::ops::support::autograd::{Backward, record};
+use crate::ops::support::check::{argument, unsupported, with_slice};
 
 /// Values that a task works on.
 const CHUNK: usize = 1 << 15;
@@ -25,25 +26,80 @@ pub(crate) fn scale_rows(values: &[f32], scale: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The gradient in front of an activation, from that behind it and the activation's output. ReLU's is 0 at 0.
+/// The gradient in front of an activation, from that behind it and what its slope depends on
+/// ([`Activation::gradient_reads`]): the activation's output or input.
 pub(crate) fn through_activation(
     activation: Activation,
-    output: Option<&Tensor>,
+    known: Option<&Tensor>,
     gradient: &Tensor,
 ) -> Result<Tensor> {
-    match (activation, output) {
+    let (Some(known), true) = (known, activation != Activation::None) else {
+        return Ok(gradient.clone());
+    };
+    match gradient.device() {
+        Device::Cpu => {}
         #[cfg(feature = "cuda")]
-        (Activation::Relu, Some(output)) if gradient.device().is_cuda() => {
-            crate::ops::support::cuda::through_relu(output, gradient)
+        Device::Cuda(_) => {
+            return crate::ops::support::cuda::through_activation(activation, known, gradient);
         }
-        (Activation::Relu, Some(output)) => map2(
-            output,
-            gradient,
-            |output, gradient| if output > 0.0 { gradient } else { 0.0 },
-            |output, gradient| output.gt(0f32)?.to_dtype(gradient.dtype())?.mul(gradient),
-        ),
-        _ => Ok(gradient.clone()),
+        other => return Err(unsupported("gradients of activations", other)),
     }
+    // One loop for each: the compiler makes vectors of them.
+    match activation {
+        Activation::None => Ok(gradient.clone()),
+        Activation::Relu => map2_on_cpu(known, gradient, |y, g| Activation::Relu.back(y, g)),
+        Activation::Relu6 => map2_on_cpu(known, gradient, |y, g| Activation::Relu6.back(y, g)),
+        Activation::HardSigmoid => {
+            map2_on_cpu(known, gradient, |y, g| Activation::HardSigmoid.back(y, g))
+        }
+        Activation::HardSwish => {
+            map2_on_cpu(known, gradient, |x, g| Activation::HardSwish.back(x, g))
+        }
+    }
+}
+
+/// An activation as a step of its own, with its gradient; keeps `input`, which is f32. For activations whose gradient reads
+/// what they are applied to, where gradients are tracked.
+pub(crate) fn activate(op: &'static str, input: &Tensor, activation: Activation) -> Result<Tensor> {
+    argument(op, "input of the activation", input).dtype(DType::F32)?;
+    let output = match input.device() {
+        Device::Cpu => {
+            let values = with_slice::<f32, _>(input, |values| {
+                let mut out = values.to_vec();
+                out.par_chunks_mut(CHUNK).for_each(|values| activation.apply_to_all(values));
+                out
+            })?;
+            Tensor::from_vec(values, input.shape(), &Device::Cpu)?
+        }
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => crate::ops::support::cuda::activate(activation, input)?,
+        other => return Err(unsupported(op, other)),
+    };
+    record(op, &[input], output, || {
+        Ok(ActivationBackward { input: input.detach().contiguous()?, activation })
+    })
+}
+
+struct ActivationBackward {
+    input: Tensor,
+    activation: Activation,
+}
+
+impl Backward for ActivationBackward {
+    fn backward(
+        &self,
+        _: Option<&Tensor>,
+        gradient: &Tensor,
+        _: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(through_activation(self.activation, Some(&self.input), gradient)?)])
+    }
+}
+
+/// Whether an op has to leave its activation to [`activate`].
+pub(crate) fn is_apart(activation: Activation, inputs: &[&Tensor]) -> bool {
+    activation.gradient_reads() == GradientReads::Input
+        && inputs.iter().any(|input| input.track_op())
 }
 
 /// Combines two tensors: on the CPU with `on_cpu`, elsewhere with candle's ops.
@@ -56,6 +112,10 @@ fn map2(
     if !matches!(a.device(), Device::Cpu) {
         return Ok(elsewhere(a, b)?);
     }
+    map2_on_cpu(a, b, on_cpu)
+}
+
+fn map2_on_cpu(a: &Tensor, b: &Tensor, combine: impl Fn(f32, f32) -> f32 + Sync) -> Result<Tensor> {
     let values = with_slice::<f32, _>(a, |a| {
         with_slice::<f32, _>(b, |b| {
             assert_eq!(a.len(), b.len(), "values of two tensors");
@@ -64,7 +124,7 @@ fn map2(
             // Plain loops over slices, which the compiler makes vectors of.
             chunks.zip(a.par_chunks(CHUNK)).zip(b.par_chunks(CHUNK)).for_each(|((out, a), b)| {
                 for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                    out.write(on_cpu(*a, *b));
+                    out.write(combine(*a, *b));
                 }
             });
             // SAFETY: all three have equally many values, so that the chunks cover the output.
@@ -72,4 +132,33 @@ fn map2(
         })
     })??;
     Ok(Tensor::from_vec(values, a.shape(), a.device())?)
+}
+
+/// Pixels whose values are added in f32; the sums of such blocks are added in f64.
+const PIXELS: usize = 256;
+
+/// Sums over the pixels of each image, `[N, C]` for `[N, P, C]`. `add` gets the index of a pixel among those of all images,
+/// and sums to add something to, one for each channel.
+pub(crate) fn sum_pixels(
+    [images, pixels, channels]: [usize; 3],
+    add: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f64> {
+    let blocks = pixels.div_ceil(PIXELS);
+    let parts: Vec<Vec<f32>> = (0..images * blocks)
+        .into_par_iter()
+        .map(|part| {
+            let (image, first) = (part / blocks, part % blocks * PIXELS);
+            let mut sums = vec![0f32; channels];
+            for pixel in first..pixels.min(first + PIXELS) {
+                add(image * pixels + pixel, &mut sums);
+            }
+            sums
+        })
+        .collect();
+    let mut totals = vec![0f64; images * channels];
+    for (part, sums) in parts.into_iter().enumerate() {
+        let total = &mut totals[part / blocks * channels..][..channels];
+        total.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+    }
+    totals
 }

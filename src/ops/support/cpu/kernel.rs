@@ -301,16 +301,33 @@ unsafe fn finish_tile<S: Simd, const ROWS: usize>(
             Some(Pointer::F32(values)) => add_all(simd, &mut sums, values, finish.offsets),
             Some(Pointer::Bf16(values)) => add_all(simd, &mut sums, values, finish.offsets),
         }
-        if finish.activation == Activation::Relu {
-            for row in 0..ROWS {
-                for v in 0..VECTORS {
-                    sums[row][v] = simd.relu(sums[row][v]);
+        match finish.activation {
+            Activation::None => {}
+            Activation::Relu => {
+                for row in 0..ROWS {
+                    for v in 0..VECTORS {
+                        sums[row][v] = simd.relu(sums[row][v]);
+                    }
                 }
             }
+            activation => activate_all(simd, &mut sums, activation),
         }
         match finish.out {
             Pointer::F32(out) => store_all(simd, &sums, out, finish.offsets),
             Pointer::Bf16(out) => store_all(simd, &sums, out, finish.offsets),
+        }
+    }
+}
+
+#[inline(always)]
+fn activate_all<S: Simd, const ROWS: usize>(
+    simd: S,
+    sums: &mut [[S::Vector; VECTORS]; ROWS],
+    activation: Activation,
+) {
+    for sums in sums {
+        for sum in sums {
+            *sum = activation.apply_to(simd, *sum);
         }
     }
 }
@@ -374,11 +391,7 @@ unsafe fn finish_part(values: &[f32], width: usize, tile: TileArguments) {
                 if let Some(residual) = finish.residual {
                     sum += residual.add(offset).read();
                 }
-                // NaN stays NaN.
-                if finish.activation == Activation::Relu && sum < 0.0 {
-                    sum = 0.0;
-                }
-                finish.out.add(offset).write(sum);
+                finish.out.add(offset).write(finish.activation.apply(sum));
             }
         }
     }

@@ -156,18 +156,60 @@ pub(crate) fn multiply_to<R: Rows, O: Element>(
                 out: pointer,
                 len,
             };
-            match matrix.kernel() {
-                Kernel::Values => matrix.isa().run(Task { left, part, term: PhantomData::<f32> }),
-                #[cfg(target_arch = "x86_64")]
-                Kernel::Pairs(proof) => {
-                    let term = PhantomData::<<R::Element as Element>::Packed>;
-                    proof.avx512().run(Task { left, part, term });
-                }
-            }
+            part.run(left);
         });
     }
     // SAFETY: the tasks cover all rows and columns of all matrices; as the places don't overlap and there are `len` of
     // them, all are written.
+    unsafe { out.finish() }
+}
+
+/// Multiplies the rows of several left sides with a matrix each, all of one size, and writes the products of a row side by
+/// side: `[rows, matrices · columns]`.
+pub(crate) fn multiply_side_by_side<R: Rows, O: Element>(
+    left: &[R],
+    rows: usize,
+    matrices: &[PackedMatrix],
+    epilogue: Epilogue<'_>,
+) -> Vec<O> {
+    let [first, ..] = matrices else {
+        return Vec::new();
+    };
+    let line = first.columns() * matrices.len();
+    let len = rows * line;
+    if let Some(residual) = epilogue.residual {
+        assert_eq!(residual.len, len, "values of the residual");
+    }
+    assert_eq!(left.len(), matrices.len());
+    let mut out = Output::<O>::new(len);
+    if len > 0 {
+        let pointer = out.pointer();
+        let grid = grid(rows, first, 1);
+        // Tasks of equal rows follow each other, while these are in a cache.
+        let tasks = grid.tasks() * matrices.len();
+        (0..tasks).into_par_iter().with_max_len(1).for_each(|task| {
+            let (left, matrix) = (&left[task % matrices.len()], &matrices[task % matrices.len()]);
+            let (rows, panels) = grid.task(task / matrices.len());
+            assert_eq!(left.numbers().div_ceil(matrix.kernel().numbers()), matrix.terms());
+            assert_eq!(matrix.columns(), first.columns());
+            let offsets = rows.clone().map(|row| row * line).collect::<Vec<_>>();
+            let first_column = panels.start * matrix.panel_columns();
+            let end = (panels.end * matrix.panel_columns()).min(matrix.columns());
+            let part = Part {
+                first_row: rows.start,
+                offsets: &offsets,
+                matrices: std::slice::from_ref(matrix),
+                matrix_places: &[task % matrices.len() * matrix.columns()],
+                first_column,
+                columns: end - first_column,
+                epilogue,
+                out: pointer,
+                len,
+            };
+            part.run(left);
+        });
+    }
+    // SAFETY: the tasks cover all rows and columns of all matrices, which lie side by side in each line.
     unsafe { out.finish() }
 }
 
@@ -243,6 +285,21 @@ impl<R: Rows, T: Term<R::Element>> Job for Task<'_, R, T> {
 }
 
 impl Part<'_> {
+    /// Computes it.
+    fn run<R: Rows>(self, left: &R) {
+        let matrix = &self.matrices[0];
+        match matrix.kernel() {
+            Kernel::Values => {
+                matrix.isa().run(Task { left, part: self, term: PhantomData::<f32> });
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Pairs(proof) => {
+                let term = PhantomData::<<R::Element as Element>::Packed>;
+                proof.avx512().run(Task { left, part: self, term });
+            }
+        }
+    }
+
     /// Sums that are kept between blocks of terms: none where there is one block, or where the output can keep them.
     fn sums_len(&self) -> usize {
         match self.out {

@@ -1,18 +1,14 @@
 // What follows a product: bias and activation.
 #pragma once
+#include "activation.cuh"
 #include "rows.cuh"
 #include "values.cuh"
-
-// NaN stays NaN.
-__device__ __forceinline__ float relu(float value) {
-    return value < 0.f ? 0.f : value;
-}
 
 struct Finish {
     Rows rows;
     void* values;
     const float* bias;
-    unsigned relu;
+    unsigned activation;
 };
 
 template <typename T, unsigned N>
@@ -24,8 +20,7 @@ __device__ __forceinline__ void finish_packs(const Finish& a) {
         load<N>(a.bias + column, bias);
 #pragma unroll
         for (unsigned i = 0; i < N; i++) {
-            float value = values[i] + bias[i];
-            values[i] = a.relu ? relu(value) : value;
+            values[i] = activate(values[i] + bias[i], a.activation);
         }
         store<N>(at, values);
     });

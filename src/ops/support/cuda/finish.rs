@@ -12,7 +12,7 @@ pub(crate) struct Finish {
     pub rows: Rows,
     pub values: u64,
     pub bias: u64,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -29,7 +29,6 @@ impl Finish {
         activation: Activation,
     ) -> Self {
         let rows = Rows::new(rows, columns, &[values, bias, residual.unwrap_or(0)]);
-        let relu = u32::from(activation == Activation::Relu);
-        Self { rows, values, bias, relu, unused: 0 }
+        Self { rows, values, bias, activation: activation.code(), unused: 0 }
     }
 }

@@ -22,6 +22,15 @@ pub(crate) struct Product {
     pub output: DType,
 }
 
+/// A matrix of some neighboring columns of another one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    /// Of the first.
+    pub address: u64,
+    /// Values from a row to the next: all columns of the other.
+    pub line: usize,
+}
+
 /// Whether a matrix has a row for each of its own indices, or for each term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rows {
@@ -35,11 +44,29 @@ impl Product {
     /// Multiplies matrices at these addresses. Sums are in f32 whatever the dtypes are; products of f32 are exact unless
     /// candle's `set_gemm_reduced_precision_f32` allows TF32.
     pub fn run(self, device: &CudaDevice, left: u64, right: u64, out: u64) -> Result<()> {
+        self.run_into(device, left, right, Columns { address: out, line: self.columns })
+    }
+
+    /// The same, to some columns of a matrix.
+    pub fn run_into(self, device: &CudaDevice, left: u64, right: u64, out: Columns) -> Result<()> {
+        let left = Columns { address: left, line: self.terms };
         self.multiply(device, (left, Rows::Own), (right, Rows::Own), out, 0.0)
     }
 
     /// `out[r, c] = Σ left[r, t] · right[t, c]`, as the gradient of a layer's input is computed.
     pub fn run_plain(self, device: &CudaDevice, left: u64, right: u64, out: u64) -> Result<()> {
+        self.run_plain_from(device, Columns { address: left, line: self.terms }, right, out)
+    }
+
+    /// The same, from some columns of a matrix.
+    pub fn run_plain_from(
+        self,
+        device: &CudaDevice,
+        left: Columns,
+        right: u64,
+        out: u64,
+    ) -> Result<()> {
+        let out = Columns { address: out, line: self.columns };
         self.multiply(device, (left, Rows::Own), (right, Rows::Terms), out, 0.0)
     }
 
@@ -52,15 +79,29 @@ impl Product {
         out: u64,
         keep: f32,
     ) -> Result<()> {
+        let left = Columns { address: left, line: self.rows };
+        self.run_outer_from(device, left, right, out, keep)
+    }
+
+    /// The same, from some columns of a matrix.
+    pub fn run_outer_from(
+        self,
+        device: &CudaDevice,
+        left: Columns,
+        right: u64,
+        out: u64,
+        keep: f32,
+    ) -> Result<()> {
+        let out = Columns { address: out, line: self.columns };
         self.multiply(device, (left, Rows::Terms), (right, Rows::Terms), out, keep)
     }
 
     fn multiply(
         self,
         device: &CudaDevice,
-        (left, left_rows): (u64, Rows),
+        (left, left_rows): (Columns, Rows),
         (right, right_rows): (u64, Rows),
-        out: u64,
+        out: Columns,
         keep: f32,
     ) -> Result<()> {
         let Self { rows, terms, columns, dtype, output } = self;
@@ -76,10 +117,10 @@ impl Product {
         let one = 1f32;
         let (transposed, plain) =
             (sys::cublasOperation_t::CUBLAS_OP_T, sys::cublasOperation_t::CUBLAS_OP_N);
-        // Length of a line in memory, and what turns it to what cuBLAS multiplies.
-        let (left_line, left_turn) = match left_rows {
-            Rows::Own => (terms, plain),
-            Rows::Terms => (rows, transposed),
+        // What turns a matrix to what cuBLAS multiplies, and the length of a line in memory.
+        let left_turn = match left_rows {
+            Rows::Own => plain,
+            Rows::Terms => transposed,
         };
         let (right_line, right_turn) = match right_rows {
             Rows::Own => (terms, transposed),
@@ -100,13 +141,13 @@ impl Product {
                 right as *const _,
                 number(dtype),
                 right_line.max(1) as i32,
-                left as *const _,
+                left.address as *const _,
                 number(dtype),
-                left_line.max(1) as i32,
+                left.line.max(1) as i32,
                 (&raw const keep).cast(),
-                out as *mut _,
+                out.address as *mut _,
                 number(output),
-                columns as i32,
+                out.line as i32,
                 compute,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )

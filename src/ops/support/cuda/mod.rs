@@ -24,14 +24,14 @@ mod traffic;
 
 pub(crate) use device::{open, peak_memory};
 pub(crate) use finish::Finish;
-pub(crate) use gemm::Product;
+pub(crate) use gemm::{Columns, Product};
 pub(crate) use graph::Recording;
 pub(crate) use kernels::*;
 pub(crate) use launch::{Grid, SELECT_THREADS, for_dtype, launch, start};
 pub(crate) use memory::{Output, address, output, point, pointer};
 pub(crate) use passes::{
-    Condition, Permutation, Update, check_f32, column_sums, judge, part_of_rows, squares,
-    through_relu,
+    Condition, Permutation, Update, activate, check_f32, column_sums, judge, part_of_rows, squares,
+    through_activation,
 };
 pub(crate) use rows::Rows;
 pub(crate) use staging::{upload, upload_into};

@@ -7,6 +7,7 @@ use candle_core::{CudaDevice, DType, Shape, Tensor};
 
 use super::{Grid, Output, SUPPORT, launch, of, output, pointer};
 use crate::error::Result;
+use crate::ops::support::activation::Activation;
 use crate::ops::support::check::argument;
 
 const OP: &str = "gradient";
@@ -16,15 +17,39 @@ pub(crate) fn check_f32(gradient: &Tensor) -> Result<()> {
     argument(OP, "gradient", gradient).dtype(DType::F32).map(|_| ())
 }
 
-/// The gradient where the output is positive, else 0; contiguous tensors.
-pub(crate) fn through_relu(activated: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+/// The gradient in front of an activation, from that behind it and what its slope depends on; contiguous tensors.
+pub(crate) fn through_activation(
+    activation: Activation,
+    known: &Tensor,
+    gradient: &Tensor,
+) -> Result<Tensor> {
     check_f32(gradient)?;
     let device = of(OP, gradient.device())?;
     let n = gradient.elem_count();
     let (tensor, out) = output(device, DType::F32, gradient.shape())?;
-    let (activated, gradient) = (pointer::<f32>(activated)?, pointer::<f32>(gradient)?);
-    let grid = Grid::over(n);
-    launch!(device, SUPPORT, "support_through_relu", grid, activated, gradient, out, n as u64);
+    let (known, gradient) = (pointer::<f32>(known)?, pointer::<f32>(gradient)?);
+    let (grid, code, kernel) = (Grid::over(n), activation.code(), "support_through_activation");
+    launch!(device, SUPPORT, kernel, grid, known, gradient, out, n as u64, code);
+    Ok(tensor)
+}
+
+/// An activation by itself, of f32.
+pub(crate) fn activate(activation: Activation, input: &Tensor) -> Result<Tensor> {
+    let device = of(OP, input.device())?;
+    let n = input.elem_count();
+    let (tensor, out) = output(device, DType::F32, input.shape())?;
+    let input = input.contiguous()?;
+    let (grid, code) = (Grid::over(n), activation.code());
+    launch!(
+        device,
+        SUPPORT,
+        "support_activate",
+        grid,
+        pointer::<f32>(&input)?,
+        out,
+        n as u64,
+        code
+    );
     Ok(tensor)
 }
 

@@ -410,9 +410,7 @@ impl<V: Copy> FinishPixels<V> {
                 Some(Pointer::F32(from)) => value = simd.add(value, simd.load(from)),
                 Some(Pointer::Bf16(from)) => value = simd.add(value, simd.load_bf16(from)),
             }
-            if self.activation == Activation::Relu {
-                value = simd.relu(value);
-            }
+            value = self.activation.apply_to(simd, value);
             match self.out.add(offset) {
                 Pointer::F32(to) => simd.store(to, value),
                 Pointer::Bf16(to) => simd.store_bf16(to, value),
@@ -433,11 +431,7 @@ impl<V: Copy> FinishPixels<V> {
                 if let Some(residual) = self.residual {
                     value += residual.add(offset + channel).read();
                 }
-                // NaN stays NaN.
-                if self.activation == Activation::Relu && value < 0.0 {
-                    value = 0.0;
-                }
-                self.out.add(offset + channel).write(value);
+                self.out.add(offset + channel).write(self.activation.apply(value));
             }
         }
     }

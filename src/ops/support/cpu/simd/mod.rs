@@ -53,6 +53,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// Zero where `a` is negative; NaN stays NaN.
     fn relu(self, a: Self::Vector) -> Self::Vector;
+    /// `limit` where `a` is above it; NaN stays NaN.
+    fn at_most(self, a: Self::Vector, limit: f32) -> Self::Vector;
 
     /// Reads a vector.
     ///

@@ -69,6 +69,12 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn at_most(self, a: float32x4_t, limit: f32) -> float32x4_t {
+        // SAFETY: as for `relu`.
+        unsafe { vminq_f32(a, vdupq_n_f32(limit)) }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> float32x4_t {
         // SAFETY: `self` is the proof, the caller vouches for the values.
         unsafe { vld1q_f32(from) }

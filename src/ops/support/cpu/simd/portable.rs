@@ -58,6 +58,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn at_most(self, a: Self::Vector, limit: f32) -> Self::Vector {
+        a.map(|v| if v > limit { limit } else { v })
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::Vector {
         // SAFETY: the caller vouches for `LANES` values; an array of f32 is aligned like an f32.
         unsafe { from.cast::<Self::Vector>().read() }

@@ -70,6 +70,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn at_most(self, a: __m512, limit: f32) -> __m512 {
+        // SAFETY: as for `relu`.
+        unsafe { _mm512_min_ps(_mm512_set1_ps(limit), a) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, place: *const f32) {
         // SAFETY: a prefetch of an invalid place does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
@@ -212,6 +218,12 @@ impl Simd for Avx2 {
     fn relu(self, a: __m256) -> __m256 {
         // SAFETY: `self` is the proof. When an operand is NaN, the instruction returns the second.
         unsafe { _mm256_max_ps(_mm256_setzero_ps(), a) }
+    }
+
+    #[inline(always)]
+    fn at_most(self, a: __m256, limit: f32) -> __m256 {
+        // SAFETY: as for `relu`.
+        unsafe { _mm256_min_ps(_mm256_set1_ps(limit), a) }
     }
 
     #[inline(always)]
