@@ -132,6 +132,7 @@ impl Steps {
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
             masks: Vec::new(),
+            keypoints: Vec::new(),
         }
     }
 

@@ -73,13 +73,7 @@ impl KeypointHead {
         let mut channels = levels.first().map_or(0, |level| level.channels);
         let mut convs = Vec::with_capacity(config.conv_channels.len());
         for (index, out_channels) in config.conv_channels.iter().copied().enumerate() {
-            let shape = ConvShape {
-                in_channels: channels,
-                out_channels,
-                kernel: 3,
-                stride: 1,
-                initial: Initial::BeforeRelu,
-            };
+            let shape = ConvShape::new((channels, out_channels), 3, Initial::BeforeRelu);
             let weights = weights.pp("keypoint_head").pp(2 * index);
             convs.push(Conv2d::load(&weights, shape, Activation::Relu)?);
             channels = out_channels;
