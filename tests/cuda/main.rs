@@ -11,6 +11,8 @@ mod counters;
 mod dense_losses;
 mod dense_ops;
 mod detection_ops;
+#[cfg(feature = "train")]
+mod fcos;
 mod gradients;
 mod instance_norms;
 mod keypoints;
