@@ -81,7 +81,7 @@ fn open(args: &Args) -> Result<CocoDataset> {
 
 fn from_results(args: &Args, dataset: &CocoDataset, path: &std::path::Path) -> Result<Outcome> {
     let file = ResultsFile::read(path)?;
-    let report = evaluate_results(dataset, &file, args.max_detections()?)?;
+    let report = evaluate_results(dataset, &file, args.options()?)?;
     let mut results: HashMap<u64, Vec<CocoResult>> = HashMap::new();
     if args.report.is_some() {
         for result in file.results() {
@@ -104,8 +104,7 @@ fn merge(
     }
     let dataset = dataset.restrict_to(&merged.image_ids())?;
     let kinds = model::kinds_of(&merged.settings);
-    let mut evaluation =
-        CocoEvaluation::with_max_detections(&dataset, &kinds, args.max_detections()?)?;
+    let mut evaluation = CocoEvaluation::with_options(&dataset, &kinds, args.options()?)?;
     for (id, results) in &merged.images {
         evaluation.record_results(*id, results)?;
     }

@@ -11,7 +11,7 @@ use candle_nn::VarBuilder;
 
 use crate::error::Result;
 use crate::postprocess::DetectionsConfig;
-use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps, Instances, MaskUse};
+use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps, Instances, TargetNeeds};
 use crate::targets::{ObjectBatch, Sampler};
 
 /// What an architecture is built from.
@@ -67,8 +67,8 @@ pub trait Architecture: Any + Send + Sync {
     ) -> Result<Vec<Tensor>>;
 
     /// What targets need besides boxes and labels.
-    fn mask_use(&self) -> MaskUse {
-        MaskUse::Ignored
+    fn target_needs(&self) -> TargetNeeds {
+        TargetNeeds::BOXES
     }
 }
 

@@ -104,7 +104,6 @@ const ARCHITECTURES: &[&str] = &[
 
 /// Circles of imports that are still to be opened.
 const CIRCLES: &[&[&str]] = &[
-    &["ops/batch_norm/cuda", "ops/batch_norm/running"],
     &["ops/conv2d/cpu/backward", "ops/conv2d/cpu/winograd_gradient"],
     &["structures/detections", "structures/mask"],
     &["train/gradients", "train/verdict"],

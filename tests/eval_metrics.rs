@@ -8,7 +8,7 @@ use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoMetrics, CocoReport, CocoResult, IOU_THRESHOLDS, IouKind,
     MaxDetections, ResultsFile, Segmentation, evaluate_results,
 };
-use candle_detection::structures::{BoxXyxy, Detections, ImageSize, Instance};
+use candle_detection::structures::{BoxXyxy, Detections, ImageSize, Instance, InstanceParts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -289,8 +289,9 @@ fn detections(score: f32, x1: f32) -> Detections {
             label: 1,
             score,
             mask: None,
+            keypoints: None,
         }],
-        has_masks: false,
+        parts: InstanceParts::BOXES,
     }
 }
 
@@ -392,6 +393,7 @@ fn results_survive_writing_and_reading() {
             size: ImageSize { height: 10, width: 10 },
             counts: "1234".to_owned(),
         },
+        keypoints: Some(vec![[0.1, 1e-9, 1.0], [-3.25, 1.0 / 3.0, 0.0]]),
     };
     let mut bytes = Vec::new();
     candle_detection::eval::write_results(&mut bytes, [&result, &result]).unwrap();

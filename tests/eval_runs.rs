@@ -13,7 +13,7 @@ use candle_detection::eval::{
     CocoDataset, CocoEvaluation, CocoReport, CocoResult, IouKind, Journal, MaxDetections, Merged,
     Plan, ResultsFile, RunSettings, Shard, Start, detect_images, evaluate_results,
 };
-use candle_detection::structures::{BoxXyxy, Detections, Instance, Mask};
+use candle_detection::structures::{BoxXyxy, Detections, Instance, InstanceParts, Mask};
 use candle_detection::{Error, Event, ImageInput, Result, Silent};
 use image::{Rgb, RgbImage};
 use serde_json::json;
@@ -67,10 +67,11 @@ fn detect(images: &[ImageInput]) -> Result<Vec<Detections>> {
                 label: 1 + k % 2,
                 score: 1.0 / (1.0 + wobble + k as f32 / 7.0),
                 mask: Some(Mask::new(28, probabilities, bbox, image.size())?),
+                keypoints: None,
             });
         }
         instances.sort_by(|a, b| b.score.total_cmp(&a.score));
-        Ok(Detections { image_size: image.size(), instances, has_masks: true })
+        Ok(Detections { image_size: image.size(), instances, parts: InstanceParts::MASKS })
     };
     images.iter().map(one).collect()
 }
@@ -277,6 +278,7 @@ fn a_run_goes_on_with_its_own_settings_only() {
         bbox: Some([0.0, 0.0, f64::NAN, 1.0]),
         score: 0.5,
         segmentation: candle_detection::eval::Segmentation::Absent,
+        keypoints: None,
     };
     let nan = message(journal.append(4, &[nan]));
     assert!(nan.contains("image 4: detections[0] has score 0.5 and box"), "{nan}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_detection::Error;
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{BoxXyxy, ImageSize, MaskUse};
+use candle_detection::structures::{BoxXyxy, ImageSize, TargetKeypoint, TargetNeeds, Visibility};
 use candle_detection::train::augment::{Augmentation, ColorJitter, CopyPaste, LargeScaleJitter};
 use candle_detection::train::{
     Batch, BatchSource, LeftOut, Loader, LoaderOptions, Part, Position, TrainingSet, Unlabelled,
@@ -56,12 +56,12 @@ fn squares(images: u64) -> TempDir {
     write(images, annotations.into())
 }
 
-fn open(folder: &Path, masks: MaskUse, unlabelled: Unlabelled) -> Result<TrainingSet, Error> {
-    TrainingSet::new(CocoDataset::open_folder(folder)?, 4, masks, unlabelled)
+fn open(folder: &Path, needs: TargetNeeds, unlabelled: Unlabelled) -> Result<TrainingSet, Error> {
+    TrainingSet::new(CocoDataset::open_folder(folder)?, 4, needs, unlabelled)
 }
 
 fn usual(folder: &TempDir) -> Arc<TrainingSet> {
-    Arc::new(open(folder.path(), MaskUse::Needed, Unlabelled::Skip).unwrap())
+    Arc::new(open(folder.path(), TargetNeeds::MASKS, Unlabelled::Skip).unwrap())
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -103,6 +103,7 @@ fn what_teaches_nothing_is_left_out_and_listed() {
         empty_boxes: vec![12, 13],
         empty_masks: vec![14],
         images: vec![2, 3],
+        few_keypoints: vec![],
     };
     assert_eq!(set.left_out(), &expected);
     let text = expected.to_string();
@@ -116,7 +117,7 @@ fn what_teaches_nothing_is_left_out_and_listed() {
     assert_eq!(corners(&image.objects[0].bbox), [4.0, 6.0, 16.0, 18.0]);
 
     // Without masks the line is an object like any other.
-    let boxes = open(folder.path(), MaskUse::Ignored, Unlabelled::Keep).unwrap();
+    let boxes = open(folder.path(), TargetNeeds::BOXES, Unlabelled::Keep).unwrap();
     assert_eq!(boxes.images(), [1, 2, 3]);
     assert_eq!(boxes.load(1).unwrap().objects.len(), 2);
     assert!(boxes.load(1).unwrap().objects.iter().all(|object| object.mask.is_none()));
@@ -132,7 +133,7 @@ fn boxes_are_clipped_and_an_area_of_zero_is_no_fault() {
     let image = usual(&folder).load(1).unwrap();
     assert_eq!(corners(&image.objects[0].bbox), [0.0, 20.0, 26.0, 30.0]);
     let (input, target) = image.into_input().unwrap();
-    target.validate(input.size(), 4, MaskUse::Needed).unwrap();
+    target.validate(input.size(), 4, TargetNeeds::MASKS).unwrap();
 }
 
 /// The form of an outline says what it is, not the flag for crowds.
@@ -152,28 +153,28 @@ fn run_lengths_and_polygons_are_masks_alike() {
 
 #[test]
 fn faults_of_a_data_set_are_found_before_the_first_step() {
-    let refused = |folder: &TempDir, classes: usize, masks: MaskUse| {
+    let refused = |folder: &TempDir, classes: usize, needs: TargetNeeds| {
         let dataset = CocoDataset::open_folder(folder.path()).unwrap();
-        chain(&TrainingSet::new(dataset, classes, masks, Unlabelled::Skip).unwrap_err())
+        chain(&TrainingSet::new(dataset, classes, needs, Unlabelled::Skip).unwrap_err())
     };
     let folder = squares(2);
-    let message = refused(&folder, 3, MaskUse::Needed);
+    let message = refused(&folder, 3, TargetNeeds::MASKS);
     assert!(message.contains("category 3 (`dog`)") && message.contains("1 to 2"), "{message}");
 
     let mut bare = square(9, 1, [1.0, 1.0, 9.0]);
     bare.as_object_mut().unwrap().remove("segmentation");
     let folder = write(1, json!([bare]));
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("annotation 9") && message.contains("segmentation"), "{message}");
-    open(folder.path(), MaskUse::Ignored, Unlabelled::Skip).unwrap();
+    open(folder.path(), TargetNeeds::BOXES, Unlabelled::Skip).unwrap();
 
     let folder = squares(2);
     std::fs::remove_file(folder.path().join("images/2.png")).unwrap();
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("2.png"), "{message}");
 
     let folder = write(2, json!([]));
-    let message = refused(&folder, 4, MaskUse::Needed);
+    let message = refused(&folder, 4, TargetNeeds::MASKS);
     assert!(message.contains("none of the 2 images"), "{message}");
 
     let empty = tempfile::tempdir().unwrap();
@@ -283,7 +284,7 @@ fn a_batch_follows_from_its_position() {
     for (images, targets, _) in &all {
         for (image, target) in images.iter().zip(targets) {
             let size = ImageSize { height: image.height() as usize, width: image.width() as usize };
-            target.validate(size, 4, MaskUse::Needed).unwrap();
+            target.validate(size, 4, TargetNeeds::MASKS).unwrap();
         }
     }
 }
@@ -340,4 +341,71 @@ fn a_loader_can_be_dropped_at_any_time() {
     loader.batch(Position::default()).unwrap();
     drop(loader);
     assert_eq!(Arc::strong_count(&set), 1);
+}
+
+/// Three keypoints for each object, and their names for the category.
+fn with_keypoints(annotations: Vec<(Value, Value)>, names: Value) -> TempDir {
+    let annotations = annotations.into_iter().map(|(mut annotation, keypoints)| {
+        annotation["keypoints"] = keypoints;
+        annotation
+    });
+    let folder = write(3, annotations.collect());
+    let path = folder.path().join("annotations.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    file["categories"][1]["keypoints"] = names;
+    std::fs::write(&path, file.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn keypoints_are_handed_on_and_images_with_few_are_left_out() {
+    let names = json!(["nose", "left_ear", "right_ear"]);
+    let annotations = vec![
+        (square(1, 1, [4.0, 6.0, 12.0]), json!([5, 7, 2, 8.5, 9, 1, 3, 3, 0])),
+        (square(2, 2, [4.0, 6.0, 12.0]), json!([5, 7, 2, 0, 0, 0, 0, 0, 0])),
+    ];
+    let folder = with_keypoints(annotations, names);
+    let needs = TargetNeeds::keypoints(3);
+    let set = open(folder.path(), needs, Unlabelled::Skip).unwrap();
+    assert_eq!(set.images(), [1]);
+    assert_eq!(set.left_out().few_keypoints, [2]);
+    assert!(set.left_out().to_string().contains("1 images with few labelled keypoints (ids 2)"));
+    let (image, target) = set.load(1).unwrap().into_input().unwrap();
+    target.validate(image.size(), 4, needs).unwrap();
+    let point = |x, y, visibility| TargetKeypoint { x, y, visibility };
+    let first = point(5.0, 7.0, Visibility::Visible);
+    let expected = [first, point(8.5, 9.0, Visibility::Hidden), TargetKeypoint::default()];
+    assert_eq!(target.keypoints, [expected.to_vec()]);
+    let mut flipped = set.load(1).unwrap();
+    flipped.flip();
+    let (_, target) = flipped.into_input().unwrap();
+    let expected = [
+        point(35.0, 7.0, Visibility::Visible),
+        TargetKeypoint::default(),
+        point(31.5, 9.0, Visibility::Hidden),
+    ];
+    assert_eq!(target.keypoints, [expected.to_vec()]);
+
+    assert_eq!(open(folder.path(), needs, Unlabelled::Keep).unwrap().images(), [1, 2, 3]);
+    // A model that learns none does not look at them.
+    let boxes = open(folder.path(), TargetNeeds::BOXES, Unlabelled::Skip).unwrap();
+    assert_eq!(boxes.images(), [1, 2]);
+    assert!(boxes.load(1).unwrap().into_input().unwrap().1.keypoints.is_empty());
+}
+
+#[test]
+fn keypoints_that_a_model_cannot_learn_are_refused() {
+    let refused = |keypoints: Value, names: Value, count: usize| {
+        let annotations = vec![(square(7, 1, [4.0, 6.0, 12.0]), keypoints)];
+        let folder = with_keypoints(annotations, names);
+        let needs = TargetNeeds::keypoints(count);
+        chain(&open(folder.path(), needs, Unlabelled::Skip).unwrap_err())
+    };
+    let two = json!([5, 7, 2, 8, 9, 2]);
+    let message = refused(json!([]), json!(null), 2);
+    assert!(message.contains("annotation 7: it has no `keypoints`"), "{message}");
+    let message = refused(two.clone(), json!(["left_eye", "right_eye"]), 17);
+    assert!(message.contains("it has 2 keypoints, but the model learns 17"), "{message}");
+    let message = refused(two, json!(null), 2);
+    assert!(message.contains("category 3 has no names of its 2 keypoints"), "{message}");
 }

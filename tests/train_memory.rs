@@ -123,6 +123,7 @@ impl Course {
             boxes: vec![BoxXyxy { x1: 20.0, y1: 10.0, x2: 60.0, y2: 50.0 }],
             labels: vec![1],
             masks: vec![Rle::from_bitmap(&mask).unwrap()],
+            keypoints: Vec::new(),
         };
         let image = ImageInput::from_rgb8(96, 72, vec![100; 96 * 72 * 3]).unwrap();
         let batch = Batch { images: vec![image], targets: vec![target], min_size: None };

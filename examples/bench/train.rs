@@ -7,7 +7,7 @@ use candle_core::Device;
 use candle_detection::checkpoint::{Checkpoint, Loading};
 use candle_detection::config::{self, ModelConfig};
 use candle_detection::dataset::CocoDataset;
-use candle_detection::structures::{BoxXyxy, ImageSize, MaskUse, Rle, Target};
+use candle_detection::structures::{BoxXyxy, ImageSize, Rle, Target, TargetNeeds};
 use candle_detection::train::{
     Batch, Evaluated, Freezing, Momentum, Network, Optimizer, Parameter, ParameterGroups, Random,
     RandomSampler, TrainingSet, Unlabelled, UpdateRule,
@@ -86,7 +86,7 @@ impl Step {
             }
         };
         let (image, target) = match dataset(args)? {
-            Some(dataset) => first_labelled(dataset, model, network.mask_use())?,
+            Some(dataset) => first_labelled(dataset, model, network.target_needs())?,
             None => {
                 let image = photo(args)?;
                 let target = synthetic_target(image.size(), model.num_classes)?;
@@ -115,9 +115,9 @@ impl Step {
 fn first_labelled(
     dataset: CocoDataset,
     model: &ModelConfig,
-    masks: MaskUse,
+    needs: TargetNeeds,
 ) -> Result<(ImageInput, Target)> {
-    let set = TrainingSet::new(dataset, model.num_classes, masks, Unlabelled::Skip)?;
+    let set = TrainingSet::new(dataset, model.num_classes, needs, Unlabelled::Skip)?;
     let first = *set.images().first().context("the data set has no image to learn from")?;
     Ok(set.load(first)?.into_input()?)
 }
@@ -147,5 +147,5 @@ fn synthetic_target(size: ImageSize, num_classes: usize) -> Result<Target> {
         });
     }
     let labels = (0..OBJECTS).map(|object| 1 + (object % (num_classes - 1)) as u32).collect();
-    Ok(Target { image_id: 0, boxes, labels, masks })
+    Ok(Target { image_id: 0, boxes, labels, masks, keypoints: Vec::new() })
 }

@@ -63,8 +63,17 @@ fn entry(image_id: &Value, instance: &Instance) -> Value {
         entry["segmentation"] =
             json!({ "size": [rle.size.height, rle.size.width], "counts": rle.to_coco_string() });
     }
+    if let Some(keypoints) = &instance.keypoints {
+        // COCO recommends a 1; here it tells those that show from those that don't.
+        let shows = |score: f32| f32::from(u8::from(score > KEYPOINT_THRESHOLD));
+        let numbers = keypoints.iter().flat_map(|point| [point.x, point.y, shows(point.score)]);
+        entry["keypoints"] = numbers.collect();
+    }
     entry
 }
+
+/// Keypoints whose score is above this show, as in the drawing.
+const KEYPOINT_THRESHOLD: f32 = 0.0;
 
 /// The number in the file's name, as COCO names its files; else the name.
 fn image_id(path: &Path) -> Value {

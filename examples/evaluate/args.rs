@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
-use candle_detection::eval::{MaxDetections, Shard};
+use candle_detection::eval::{EvalOptions, KeypointSigmas, MaxDetections, Shard};
 use clap::Parser;
 
 /// COCO figures of a model, of a results file, or of the parts of a divided run.
@@ -61,6 +61,9 @@ pub struct Args {
     /// Three limits on detections per image and category.
     #[arg(long, default_value = "1,10,100", value_delimiter = ',', value_name = "A,B,C")]
     pub max_dets: Vec<usize>,
+    /// How far each keypoint may be off, in shares of the square root of the object's area; COCO's 17 if not given.
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    pub sigmas: Vec<f64>,
     /// Write every figure as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -96,10 +99,15 @@ impl Args {
         Ok(Mode::Model(shard))
     }
 
-    pub fn max_detections(&self) -> Result<MaxDetections> {
-        match self.max_dets[..] {
-            [few, some, most] => Ok(MaxDetections::new([few, some, most])?),
-            _ => bail!("--max-dets takes three limits, such as 1,10,100"),
-        }
+    /// How figures are taken.
+    pub fn options(&self) -> Result<EvalOptions> {
+        let [few, some, most] = self.max_dets[..] else {
+            bail!("--max-dets takes three limits, such as 1,10,100");
+        };
+        let sigmas = match self.sigmas.is_empty() {
+            true => KeypointSigmas::default(),
+            false => KeypointSigmas::new(self.sigmas.clone())?,
+        };
+        Ok(EvalOptions { max_detections: MaxDetections::new([few, some, most])?, sigmas })
     }
 }

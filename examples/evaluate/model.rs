@@ -63,8 +63,7 @@ pub fn run(args: &Args, dataset: CocoDataset, shard: Shard) -> Result<(CocoDatas
         journal.finish(&order)?;
     }
     let dataset = dataset.restrict_to(&order)?;
-    let mut evaluation =
-        CocoEvaluation::with_max_detections(&dataset, &kinds, args.max_detections()?)?;
+    let mut evaluation = CocoEvaluation::with_options(&dataset, &kinds, args.options()?)?;
     for id in &order {
         evaluation.record_results(*id, &results[id])?;
     }
@@ -95,7 +94,7 @@ fn build(args: &Args) -> Result<Detector> {
 
 pub fn kinds_of(settings: &RunSettings) -> Vec<IouKind> {
     let names = settings.get("compares").unwrap_or_default();
-    [IouKind::Box, IouKind::Mask]
+    [IouKind::Box, IouKind::Mask, IouKind::Keypoints]
         .into_iter()
         .filter(|kind| names.split(',').any(|name| name == kind.name()))
         .collect()

@@ -20,7 +20,11 @@ pub fn print(args: &Args, dataset: &CocoDataset, outcome: &Outcome) {
     let report = &outcome.report;
     print!("{report}");
     if !report.per_kind.contains_key(&IouKind::Mask) && !dataset.has_masks() {
-        eprintln!("note: the data set has no outlines; only boxes were compared");
+        let instead = match report.per_kind.contains_key(&IouKind::Keypoints) {
+            true => "masks were not compared",
+            false => "only boxes were compared",
+        };
+        eprintln!("note: the data set has no outlines; {instead}");
     }
     if report.unlisted.detections > 0 {
         eprintln!(

@@ -46,9 +46,9 @@ pub fn training_set(
     dataset: CocoDataset,
     config: &ModelConfig,
 ) -> Result<TrainingSet> {
-    let masks = config.architecture.masks();
+    let needs = config.architecture.parts().into();
     let unlabelled = if args.data.keep_empty { Unlabelled::Keep } else { Unlabelled::Skip };
-    let set = TrainingSet::new(dataset, config.num_classes, masks, unlabelled)?;
+    let set = TrainingSet::new(dataset, config.num_classes, needs, unlabelled)?;
     let left_out = set.left_out().to_string();
     if !left_out.is_empty() {
         eprintln!("{left_out}");
@@ -75,7 +75,10 @@ pub fn loader(
 
 /// With a canvas of fixed size, images are not resized again.
 fn min_sizes(variety: &VarietyArgs, config: &ModelConfig) -> Result<Vec<usize>> {
-    let Some(side) = canvas(variety, config) else { return Ok(variety.multi_scale.clone()) };
+    let Some(side) = canvas(variety, config) else {
+        let chosen = [&variety.multi_scale, &config.image.training_min_sizes];
+        return Ok(chosen.into_iter().find(|sizes| !sizes.is_empty()).cloned().unwrap_or_default());
+    };
     ensure!(
         side <= config.image.max_size,
         "--large-scale-jitter {side} is beyond the model's max_size, {}",

@@ -7,7 +7,7 @@ use crate::dense::{RetinaNet, RetinaNetConfig, Ssd, SsdConfig};
 use crate::error::Result;
 use crate::rcnn::{GeneralizedRcnn, HeadConstructor, RcnnConfig};
 use crate::section::Checks;
-use crate::structures::{FeatureLevel, MaskUse};
+use crate::structures::{FeatureLevel, InstanceParts};
 
 /// The detector without its backbone; the only place that knows which kinds there are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,11 +76,11 @@ impl ArchitectureConfig {
         }
     }
 
-    /// Whether detections have masks.
-    pub fn masks(&self) -> MaskUse {
+    /// What detections have besides boxes, and what training learns from.
+    pub fn parts(&self) -> InstanceParts {
         match self {
-            Self::Rcnn(RcnnConfig { mask_head: Some(_), .. }) => MaskUse::Needed,
-            _ => MaskUse::Ignored,
+            Self::Rcnn(config) => config.parts(),
+            _ => InstanceParts::BOXES,
         }
     }
 

@@ -24,6 +24,7 @@ const MODELS: &[(&str, &str)] = &[
         "ssdlite320_mobilenet_v3_large",
         include_str!("../../models/ssdlite320_mobilenet_v3_large.toml"),
     ),
+    ("keypointrcnn_resnet50_fpn", include_str!("../../models/keypointrcnn_resnet50_fpn.toml")),
     ("maskrcnn_shapes", include_str!("../../models/maskrcnn_shapes.toml")),
 ];
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 /// Name and text of every built-in label map.
 const LABEL_MAPS: &[(&str, &str)] = &[
     ("coco", include_str!("../../models/categories/coco.toml")),
+    ("coco_person", include_str!("../../models/categories/coco_person.toml")),
     ("shapes", include_str!("../../models/categories/shapes.toml")),
 ];
 

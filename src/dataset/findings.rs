@@ -33,6 +33,8 @@ pub enum FindingKind {
     /// A box that leaves the image by more than a pixel; listed when one box in ten does, as happens when `x1, y1, x2, y2`
     /// is written in place of `x, y, width, height`.
     OutsideImage,
+    /// A `num_keypoints` that is not the number of keypoints labelled; an object with 0 there is ignored by the figures.
+    KeypointCount,
 }
 
 impl FindingKind {
@@ -45,6 +47,7 @@ impl FindingKind {
                 | Self::FlatPolygon
                 | Self::NoPolygon
                 | Self::ShortRle
+                | Self::KeypointCount
         )
     }
 
@@ -57,6 +60,9 @@ impl FindingKind {
             Self::FlatPolygon => "polygons that enclose nothing, which no mask can find",
             Self::NoPolygon => "an empty list of polygons, which no mask can find",
             Self::ShortRle => "run lengths that stop before the last pixel, the rest taken as 0",
+            Self::KeypointCount => {
+                "a `num_keypoints` that is not the number of labelled keypoints, taken as it is"
+            }
             Self::MissingArea => "no `area`; that of mask or box is taken",
             Self::MissingBox => "no `bbox`; the extent of the outline is taken",
             Self::OutsideImage => {

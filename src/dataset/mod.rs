@@ -1,12 +1,13 @@
 //! COCO data sets: images, categories and annotated objects.
 //!
-//! In: an `instances_*.json` (or `person_keypoints_*.json`, of which the boxes and outlines count) and a folder of
+//! In: an `instances_*.json` or `person_keypoints_*.json` and a folder of
 //! images. Out: a validated [`CocoDataset`]. `docs/evaluation.md` lists what is accepted and what is an error. This
 //! room knows nothing of models and metrics.
 
 pub(crate) mod fields;
 mod findings;
 mod folder;
+pub(crate) mod keypoints;
 mod open;
 mod outline_fields;
 mod parse;
@@ -18,6 +19,7 @@ mod segmentation;
 use std::path::{Path, PathBuf};
 
 pub use findings::{Finding, FindingKind, Tolerance};
+pub use keypoints::CocoKeypoint;
 pub use sample::CocoSample;
 pub use segmentation::Segmentation;
 
@@ -42,6 +44,10 @@ pub struct CocoCategory {
     pub id: u64,
     /// Its name, or `category ID` where the file has none.
     pub name: String,
+    /// Names of its keypoints, in the order of annotations; empty where the file has none.
+    pub keypoints: Vec<String>,
+    /// Limbs: pairs of keypoints by position, from 0 on (files count from 1).
+    pub skeleton: Vec<[usize; 2]>,
 }
 
 /// What an annotation covers.
@@ -70,6 +76,11 @@ pub struct CocoAnnotation {
     pub coverage: Coverage,
     /// Its outline.
     pub segmentation: Segmentation,
+    /// Its keypoints, in the order of the category's; empty where none were given. Such an object has no part in keypoint
+    /// figures.
+    pub keypoints: Vec<CocoKeypoint>,
+    /// How many of them are labelled: the file's value, else counted. With 0, keypoint figures ignore the object.
+    pub num_keypoints: usize,
 }
 
 /// A COCO data set, validated and indexed; nothing is decoded until asked for.
@@ -207,6 +218,15 @@ impl CocoDataset {
     pub fn has_masks(&self) -> bool {
         self.annotations.is_empty()
             || self.annotations.iter().any(|one| one.segmentation != Segmentation::Absent)
+    }
+
+    /// Whether any annotation has keypoints, or none is needed because there are no annotations of a category that has
+    /// them.
+    pub fn has_keypoints(&self) -> bool {
+        match self.annotations.is_empty() {
+            true => self.categories.iter().any(|one| !one.keypoints.is_empty()),
+            false => self.annotations.iter().any(|one| !one.keypoints.is_empty()),
+        }
     }
 
     /// Whether an image was left out by [`Self::restrict_to`] or [`Self::first`].

@@ -6,7 +6,7 @@ use super::fields::Place;
 use super::findings::Findings;
 use super::{
     CocoAnnotation, CocoCategory, CocoDataset, CocoImage, FindingKind, Segmentation, Tolerance,
-    parse, reader, run_lengths, starts,
+    keypoints, parse, reader, run_lengths, starts,
 };
 use crate::error::{Error, Result};
 use crate::structures::ImageSize;
@@ -24,7 +24,8 @@ impl CocoDataset {
     /// # Errors
     /// [`Error::Io`], or [`Error::Dataset`] with the entry at fault: JSON that is damaged or cut off, a field that is
     /// missing or of the wrong type, ids that occur twice, annotations of unknown images or categories, boxes of
-    /// negative size, masks whose size or run lengths don't fit.
+    /// negative size, masks whose size or run lengths don't fit, keypoints that are not as many as their category's or
+    /// whose visibility is none.
     pub fn open(annotations: &Path, images: &Path) -> Result<Self> {
         Self::open_with(annotations, images, Tolerance::Report)
     }
@@ -32,8 +33,8 @@ impl CocoDataset {
     /// The same with a choice of what happens to oddities.
     ///
     /// # Errors
-    /// Those of [`Self::open`]; with [`Tolerance::Reject`] also empty boxes, degenerate polygons and run lengths that stop
-    /// early.
+    /// Those of [`Self::open`]; with [`Tolerance::Reject`] also empty boxes, degenerate polygons, run lengths that stop
+    /// early and wrong numbers of keypoints.
     pub fn open_with(annotations: &Path, images: &Path, tolerance: Tolerance) -> Result<Self> {
         let mut loader = Loader::new(annotations);
         let met =
@@ -162,9 +163,11 @@ impl<'p> Loader<'p> {
             let unknown = |field: &str, id: u64, list: &str| {
                 place.fault(format!("`{field}` is {id}, but `{list}` has no such id"))
             };
-            if self.categories.binary_search_by_key(&annotation.category_id, |c| c.id).is_err() {
+            let category = self.categories.binary_search_by_key(&annotation.category_id, |c| c.id);
+            let Ok(category) = category else {
                 return Err(unknown("category_id", annotation.category_id, "categories"));
-            }
+            };
+            keypoints::check_count(&place, annotation, &self.categories[category])?;
             let Ok(image) = self.images.binary_search_by_key(&annotation.image_id, |i| i.id) else {
                 return Err(unknown("image_id", annotation.image_id, "images"));
             };

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::fields::{Place, given};
-use super::{CocoAnnotation, CocoCategory, CocoImage, Coverage, FindingKind};
+use super::{CocoAnnotation, CocoCategory, CocoImage, Coverage, FindingKind, keypoints};
 use crate::dataset::outline_fields::MAX_PIXELS;
 use crate::dataset::segmentation::{Oddities, Segmentation};
 use crate::error::Result;
@@ -77,6 +77,10 @@ pub(super) fn category(mut place: Place<'_>, text: &str) -> Result<CocoCategory>
         id: Option<&'a RawValue>,
         #[serde(borrow)]
         name: Option<&'a RawValue>,
+        #[serde(borrow)]
+        keypoints: Option<&'a RawValue>,
+        #[serde(borrow)]
+        skeleton: Option<&'a RawValue>,
     }
     let fields: Fields<'_> = serde_json::from_str(text).map_err(|_| not_an_object(&place, text))?;
     let id = place.required_whole("id", fields.id)?;
@@ -86,7 +90,12 @@ pub(super) fn category(mut place: Place<'_>, text: &str) -> Result<CocoCategory>
         None => String::new(),
     };
     let name = if name.is_empty() { format!("category {id}") } else { name };
-    Ok(CocoCategory { id, name })
+    let keypoints: Vec<String> = match given(fields.keypoints) {
+        Some(raw) => place.value("keypoints", raw, "a list of names")?,
+        None => Vec::new(),
+    };
+    let skeleton = keypoints::skeleton(&place, fields.skeleton, keypoints.len())?;
+    Ok(CocoCategory { id, name, keypoints, skeleton })
 }
 
 pub(super) fn annotation(mut place: Place<'_>, text: &str) -> Result<ParsedAnnotation> {
@@ -106,6 +115,10 @@ pub(super) fn annotation(mut place: Place<'_>, text: &str) -> Result<ParsedAnnot
         iscrowd: Option<&'a RawValue>,
         #[serde(borrow)]
         segmentation: Option<&'a RawValue>,
+        #[serde(borrow)]
+        keypoints: Option<&'a RawValue>,
+        #[serde(borrow)]
+        num_keypoints: Option<&'a RawValue>,
     }
     let fields: Fields<'_> = serde_json::from_str(text).map_err(|_| not_an_object(&place, text))?;
     let id = place.required_whole("id", fields.id)?;
@@ -165,6 +178,15 @@ pub(super) fn annotation(mut place: Place<'_>, text: &str) -> Result<ParsedAnnot
             None
         }
     };
+    let keypoints = keypoints::parse(&place, fields.keypoints)?;
+    let labelled = keypoints.iter().filter(|point| point.visibility.is_labelled()).count();
+    let num_keypoints = match given(fields.num_keypoints) {
+        Some(raw) => place.whole("num_keypoints", raw)? as usize,
+        None => labelled,
+    };
+    if !keypoints.is_empty() && num_keypoints != labelled {
+        oddities.push(FindingKind::KeypointCount);
+    }
     let annotation = CocoAnnotation {
         id,
         image_id,
@@ -173,6 +195,8 @@ pub(super) fn annotation(mut place: Place<'_>, text: &str) -> Result<ParsedAnnot
         area: area.unwrap_or_default(),
         coverage,
         segmentation,
+        keypoints,
+        num_keypoints,
     };
     Ok(ParsedAnnotation { annotation, area_missing: area.is_none(), oddities })
 }

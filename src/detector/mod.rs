@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::image_input::ImageInput;
 use crate::network::DetectionNetwork;
 use crate::postprocess::DetectionsConfig;
-use crate::structures::{DetectionBatch, Detections, MaskUse};
+use crate::structures::{DetectionBatch, Detections};
 use crate::transform::{self, ImageConfig};
 
 /// What may differ from call to call, without loading anything anew.
@@ -90,7 +90,7 @@ impl Detector {
         Ok(detections.into_iter().next().unwrap_or_else(|| Detections {
             image_size: image.size(),
             instances: Vec::new(),
-            has_masks: self.config.architecture.masks() == MaskUse::Needed,
+            parts: self.config.architecture.parts(),
         }))
     }
 

@@ -9,11 +9,12 @@ use hotcoco::primitives::greedy::{self, GtMasks};
 use hotcoco::primitives::sim;
 use hotcoco::{Annotation, Category, EvalMode, Image, IouType, Params, StreamingEval};
 
-use super::metrics::{CategoryMetrics, CocoMetrics, MaxDetections, PrCurve};
+use super::metrics::{CategoryMetrics, CocoMetrics, PrCurve};
+use super::options::{EvalOptions, KEYPOINT_DETECTIONS};
 use super::results::CocoResult;
 use super::{IOU_THRESHOLDS, IouKind};
 use crate::dataset::run_lengths::foreign;
-use crate::dataset::{CocoAnnotation, CocoCategory, CocoImage, Coverage};
+use crate::dataset::{CocoAnnotation, CocoCategory, CocoImage, CocoKeypoint, Coverage};
 use crate::error::{Error, Result};
 use crate::structures::ImageSize;
 
@@ -23,7 +24,7 @@ const BATCH: usize = 64;
 /// One metric family in the making: images go in, figures come out.
 pub(super) struct Engine {
     kind: IouKind,
-    max_detections: MaxDetections,
+    max_detections: Vec<usize>,
     stream: StreamingEval,
     images: Vec<Image>,
     truths: Vec<Annotation>,
@@ -38,12 +39,18 @@ struct Counts {
 }
 
 impl Engine {
-    pub fn new(kind: IouKind, categories: &[CocoCategory], max: MaxDetections) -> Result<Self> {
+    pub fn new(kind: IouKind, categories: &[CocoCategory], options: &EvalOptions) -> Result<Self> {
         let mut params = Params::new(match kind {
             IouKind::Box => IouType::Bbox,
             IouKind::Mask => IouType::Segm,
+            IouKind::Keypoints => IouType::Keypoints,
         });
-        params.max_dets = max.limits().to_vec();
+        let max_detections = match kind {
+            IouKind::Keypoints => vec![KEYPOINT_DETECTIONS],
+            IouKind::Box | IouKind::Mask => options.max_detections.limits().to_vec(),
+        };
+        params.max_dets.clone_from(&max_detections);
+        params.kpt_oks_sigmas = options.sigmas.values().to_vec();
         let known = categories
             .iter()
             .map(|category| Category {
@@ -56,7 +63,7 @@ impl Engine {
             .map_err(|error| internal(Path::new("evaluation"), &error))?;
         Ok(Self {
             kind,
-            max_detections: max,
+            max_detections,
             stream,
             images: Vec::new(),
             truths: Vec::new(),
@@ -65,7 +72,8 @@ impl Engine {
         })
     }
 
-    /// Takes one image. Every category is known, every result finite; both have a mask when masks are compared.
+    /// Takes one image. Every category is known, every result finite; both have a mask when masks are compared, and
+    /// keypoints when those are.
     pub fn add(
         &mut self,
         path: &Path,
@@ -81,13 +89,15 @@ impl Engine {
             ..Default::default()
         });
         for truth in truths {
-            let single = truth.coverage == Coverage::Single;
-            self.count(truth.category_id, |counts| counts.objects += usize::from(single));
+            let labelled = self.kind != IouKind::Keypoints || truth.num_keypoints > 0;
+            let counts = labelled && truth.coverage == Coverage::Single;
+            self.count(truth.category_id, |all| all.objects += usize::from(counts));
         }
         for result in results {
             self.count(result.category_id, |counts| counts.detections += 1);
         }
         let with_mask = self.kind == IouKind::Mask;
+        let with_keypoints = self.kind == IouKind::Keypoints;
         self.truths.extend(truths.iter().map(|truth| Annotation {
             image_id: image.id,
             category_id: truth.category_id,
@@ -95,16 +105,29 @@ impl Engine {
             area: Some(truth.area),
             iscrowd: truth.coverage == Coverage::Crowd,
             segmentation: with_mask.then(|| foreign(&truth.segmentation)).flatten(),
+            keypoints: with_keypoints.then(|| numbers_of(truth)),
+            num_keypoints:
+                with_keypoints.then(|| u32::try_from(truth.num_keypoints).unwrap_or(u32::MAX)),
             ..Default::default()
         }));
-        self.results.extend(results.iter().map(|result| Annotation {
-            image_id: image.id,
-            category_id: result.category_id,
-            // A result without a box gets that of its mask, as in pycocotools.
-            bbox: result.bbox.or_else(|| (!with_mask).then(|| result.segmentation.extent())?),
-            score: Some(result.score),
-            segmentation: with_mask.then(|| foreign(&result.segmentation)).flatten(),
-            ..Default::default()
+        self.results.extend(results.iter().map(|result| {
+            Annotation {
+                image_id: image.id,
+                category_id: result.category_id,
+                // A result without a box gets that of its mask, else of its keypoints, as in pycocotools.
+                bbox: match self.kind {
+                    IouKind::Box => result.extent(),
+                    IouKind::Mask | IouKind::Keypoints => result.bbox,
+                },
+                score: Some(result.score),
+                segmentation: (with_mask || with_keypoints)
+                    .then(|| foreign(&result.segmentation))
+                    .flatten(),
+                keypoints: with_keypoints
+                    .then(|| result.keypoints.as_ref().map(|points| points.as_flattened().to_vec()))
+                    .flatten(),
+                ..Default::default()
+            }
         }));
         if self.images.len() >= BATCH { self.flush(path) } else { Ok(()) }
     }
@@ -131,7 +154,6 @@ impl Engine {
         let (Some(stats), Some(accumulated)) = (eval.stats(), eval.accumulated()) else {
             return Err(internal(path, &"no figures were computed"));
         };
-        let figure = |at: usize| stats.get(at).copied().filter(|&value| value >= 0.0);
         let shape = accumulated.shape;
         let limit = shape.m - 1;
         let mut per_category = std::collections::BTreeMap::new();
@@ -152,23 +174,42 @@ impl Engine {
             per_category
                 .insert(id, CategoryMetrics::new(curves, counts.objects, counts.detections));
         }
+        let (kind, max_detections) = (self.kind, self.max_detections);
+        let names: &[&str] = match kind {
+            IouKind::Box | IouKind::Mask => &CocoMetrics::NAMES,
+            IouKind::Keypoints => &CocoMetrics::KEYPOINT_NAMES,
+        };
+        // None where this kind has no such figure, and where there is nothing to find.
+        let figure = |name: &str| {
+            let at = names.iter().position(|known| *known == name)?;
+            stats.get(at).copied().filter(|&value| value >= 0.0)
+        };
         Ok(CocoMetrics {
-            ap: figure(0),
-            ap50: figure(1),
-            ap75: figure(2),
-            ap_small: figure(3),
-            ap_medium: figure(4),
-            ap_large: figure(5),
-            ar1: figure(6),
-            ar10: figure(7),
-            ar100: figure(8),
-            ar_small: figure(9),
-            ar_medium: figure(10),
-            ar_large: figure(11),
-            max_detections: self.max_detections,
+            kind,
+            ap: figure("ap"),
+            ap50: figure("ap50"),
+            ap75: figure("ap75"),
+            ap_small: figure("ap_small"),
+            ap_medium: figure("ap_medium"),
+            ap_large: figure("ap_large"),
+            ar1: figure("ar1"),
+            ar10: figure("ar10"),
+            ar100: figure("ar100").or_else(|| figure("ar")),
+            ar50: figure("ar50"),
+            ar75: figure("ar75"),
+            ar_small: figure("ar_small"),
+            ar_medium: figure("ar_medium"),
+            ar_large: figure("ar_large"),
+            max_detections,
             per_category,
         })
     }
+}
+
+/// Keypoints as files have them: `x, y, v, …`.
+fn numbers_of(truth: &CocoAnnotation) -> Vec<f64> {
+    let number = |point: &CocoKeypoint| [point.x, point.y, f64::from(point.visibility.number())];
+    truth.keypoints.iter().flat_map(number).collect()
 }
 
 /// Which truth each result found in one image, category by category or across them.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::engine::Engine;
 use super::metrics::Unlisted;
 use super::results::{CocoResult, ResultsFile};
-use super::{CocoDataset, CocoReport, IouKind, MaxDetections};
+use super::{CocoDataset, CocoReport, EvalOptions, IouKind};
 use crate::dataset::Segmentation;
 use crate::dataset::first_ids;
 use crate::error::{Error, Result};
@@ -29,6 +29,8 @@ use crate::structures::Detections;
 pub struct CocoEvaluation<'a> {
     dataset: &'a CocoDataset,
     engines: BTreeMap<IouKind, Engine>,
+    /// Keypoints of an object, when they are compared.
+    keypoints: usize,
     recorded: HashSet<u64>,
     detections: usize,
     unlisted: usize,
@@ -36,33 +38,40 @@ pub struct CocoEvaluation<'a> {
 }
 
 impl<'a> CocoEvaluation<'a> {
-    /// Begins an evaluation with COCO's limits of 1, 10 and 100 detections.
+    /// Begins an evaluation with COCO's limits of 1, 10 and 100 detections, 20 for keypoints, and its 17 sigmas.
     ///
     /// # Errors
-    /// [`Error::Dataset`] when masks are to be compared and an annotation has none, or an image with polygons has no size.
+    /// [`Error::Dataset`] when masks are to be compared and an annotation has none, or an image with polygons has no size;
+    /// when keypoints are to be compared and an annotation does not have one for each sigma.
     pub fn new(dataset: &'a CocoDataset, kinds: &[IouKind]) -> Result<Self> {
-        Self::with_max_detections(dataset, kinds, MaxDetections::default())
+        Self::with_options(dataset, kinds, EvalOptions::default())
     }
 
-    /// Begins an evaluation with other limits.
+    /// Begins an evaluation with other limits or sigmas.
     ///
     /// # Errors
     /// Those of [`Self::new`].
-    pub fn with_max_detections(
+    pub fn with_options(
         dataset: &'a CocoDataset,
         kinds: &[IouKind],
-        max_detections: MaxDetections,
+        options: impl Into<EvalOptions>,
     ) -> Result<Self> {
+        let options = options.into();
+        let keypoints = options.sigmas.values().len();
         if kinds.contains(&IouKind::Mask) {
             check_masks(dataset)?;
         }
+        if kinds.contains(&IouKind::Keypoints) {
+            check_keypoints(dataset, keypoints)?;
+        }
         let mut engines = BTreeMap::new();
         for &kind in kinds {
-            engines.insert(kind, Engine::new(kind, dataset.categories(), max_detections)?);
+            engines.insert(kind, Engine::new(kind, dataset.categories(), &options)?);
         }
         Ok(Self {
             dataset,
             engines,
+            keypoints,
             recorded: HashSet::new(),
             detections: 0,
             unlisted: 0,
@@ -74,12 +83,20 @@ impl<'a> CocoEvaluation<'a> {
     ///
     /// # Errors
     /// [`Error::Dataset`] for an image that the data set does not have or that was recorded before, for NaN or infinity in a
-    /// score or box, for masks of another size than the image, or none where masks are compared.
+    /// score, box or keypoint, for masks of another size than the image, or none where masks are compared, and for
+    /// keypoints that are not as many as the sigmas where those are compared.
     pub fn record(&mut self, image_id: u64, detections: &Detections) -> Result<()> {
-        if self.engines.contains_key(&IouKind::Mask) && !detections.has_masks {
+        if self.engines.contains_key(&IouKind::Mask) && !detections.parts.masks {
             return Err(self.fault(
                 format!("detections of image {image_id}"),
                 "they have no masks, but masks are to be compared; evaluate `IouKind::Box` only"
+                    .to_owned(),
+            ));
+        }
+        if self.engines.contains_key(&IouKind::Keypoints) && detections.parts.keypoints.is_none() {
+            return Err(self.fault(
+                format!("detections of image {image_id}"),
+                "they have no keypoints, but keypoints are to be compared; leave out `IouKind::Keypoints`"
                     .to_owned(),
             ));
         }
@@ -169,8 +186,15 @@ impl<'a> CocoEvaluation<'a> {
         {
             return Some("it has no mask, but masks are to be compared".to_owned());
         }
-        if result.bbox.is_none() && result.segmentation == Segmentation::Absent {
-            return Some("it has neither box nor mask".to_owned());
+        if self.engines.contains_key(&IouKind::Keypoints) {
+            let found = result.keypoints.as_ref().map_or(0, Vec::len);
+            if found != self.keypoints {
+                let expected = self.keypoints;
+                return Some(format!("it has {found} keypoints, but {expected} are compared"));
+            }
+        }
+        if result.is_nowhere() {
+            return Some("it has neither box nor mask nor keypoints".to_owned());
         }
         result.objection(self.dataset)
     }
@@ -209,16 +233,38 @@ fn check_masks(dataset: &CocoDataset) -> Result<()> {
     Ok(())
 }
 
+/// Keypoints can be compared when every object has as many as there are sigmas.
+fn check_keypoints(dataset: &CocoDataset, sigmas: usize) -> Result<()> {
+    let fits = |found: usize| found == sigmas;
+    let annotations = dataset.all_annotations();
+    let Some(wrong) = annotations.iter().find(|one| !fits(one.keypoints.len())) else {
+        return Ok(());
+    };
+    let problem = match wrong.keypoints.len() {
+        0 => "it has no `keypoints`, but keypoints are to be compared; evaluate boxes only"
+            .to_owned(),
+        found => format!(
+            "it has {found} keypoints, but {sigmas} sigmas tell how they are compared; give as many sigmas as keypoints"
+        ),
+    };
+    Err(Error::Dataset {
+        path: dataset.path().to_owned(),
+        entry: format!("annotation {}", wrong.id),
+        problem,
+    })
+}
+
 /// Evaluates a results file: all images of the data set count, those without an entry as images in which nothing was found.
-/// Masks are compared when both sides have them. Entries of images that were left out of the data set are passed over.
+/// Masks are compared when both sides have them, and so are keypoints. Entries of images that were left out of the data set are passed over.
 ///
 /// # Errors
 /// [`Error::Dataset`]: entries for images that the data set does not have (first ids and count), NaN or infinity, masks that
-/// don't fit their image, masks to compare with annotations of which only some have one.
+/// don't fit their image, masks or keypoints to compare with annotations of which only some have them, results of nothing
+/// but keypoints for a data set without.
 pub fn evaluate_results(
     dataset: &CocoDataset,
     file: &ResultsFile,
-    max_detections: MaxDetections,
+    options: impl Into<EvalOptions>,
 ) -> Result<CocoReport> {
     file.check(dataset)?;
     let mut by_image: BTreeMap<u64, Vec<CocoResult>> = BTreeMap::new();
@@ -226,8 +272,22 @@ pub fn evaluate_results(
         by_image.entry(result.image_id).or_default().push(result.clone());
     }
     let mut kinds = file.kinds();
-    kinds.retain(|&kind| kind == IouKind::Box || dataset.has_masks());
-    let mut evaluation = CocoEvaluation::with_max_detections(dataset, &kinds, max_detections)?;
+    kinds.retain(|kind| match kind {
+        IouKind::Box => true,
+        IouKind::Mask => dataset.has_masks(),
+        IouKind::Keypoints => dataset.has_keypoints(),
+    });
+    if kinds.is_empty() {
+        return Err(Error::Dataset {
+            path: file.path().to_owned(),
+            entry: "results".to_owned(),
+            problem: format!(
+                "they have nothing but `keypoints`, and {} has none to compare them with",
+                dataset.path().display()
+            ),
+        });
+    }
+    let mut evaluation = CocoEvaluation::with_options(dataset, &kinds, options)?;
     for image in dataset.images() {
         let results = by_image.remove(&image.id).unwrap_or_default();
         evaluation.record_results(image.id, &results)?;

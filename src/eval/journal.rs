@@ -194,7 +194,7 @@ impl Journal {
     /// Adds an image. What was added is safe from the end of this process, however sudden.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Dataset`] when the image is in it already or a score or box is NaN or infinite.
+    /// [`Error::Io`]; [`Error::Dataset`] when the image is in it already or a score, box or keypoint is NaN or infinite.
     pub fn append(&mut self, image_id: u64, results: &[CocoResult]) -> Result<()> {
         let entry = || format!("image {image_id}");
         if self.complete || !self.done.insert(image_id) {
@@ -202,12 +202,19 @@ impl Journal {
         }
         // JSON has no spelling for these, and would turn them into null.
         let finite = |result: &CocoResult| {
-            result.score.is_finite() && result.bbox.iter().flatten().all(|value| value.is_finite())
+            let keypoints = result.keypoints.iter().flatten().flatten();
+            let mut numbers = result.bbox.iter().flatten().chain(keypoints);
+            result.score.is_finite() && numbers.all(|value| value.is_finite())
         };
         if let Some(index) = results.iter().position(|result| !finite(result)) {
             let problem = format!(
-                "detections[{index}] has score {} and box {:?}, expected finite numbers",
-                results[index].score, results[index].bbox
+                "detections[{index}] has score {} and box {:?}{}, expected finite numbers",
+                results[index].score,
+                results[index].bbox,
+                match &results[index].keypoints {
+                    Some(keypoints) => format!(" and keypoints {keypoints:?}"),
+                    None => String::new(),
+                }
             );
             return Err(fault(&self.path, &entry(), &problem));
         }

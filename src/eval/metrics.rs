@@ -30,6 +30,8 @@ pub enum IouKind {
     Box,
     /// Masks; COCO calls it `segm`.
     Mask,
+    /// Keypoints, by their similarity (OKS) in place of an IoU; COCO calls it `keypoints`.
+    Keypoints,
 }
 
 impl IouKind {
@@ -38,6 +40,7 @@ impl IouKind {
         match self {
             Self::Box => "bbox",
             Self::Mask => "segm",
+            Self::Keypoints => "keypoints",
         }
     }
 }
@@ -131,43 +134,62 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// COCO's twelve figures and what they are made of: fractions, none where there is nothing to find (pycocotools has −1).
+/// COCO's figures, twelve of boxes or masks and ten of keypoints, and what they are made of: fractions, none where there
+/// is nothing to find (pycocotools has −1), or where the kind of comparison has no such figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CocoMetrics {
+    /// What was compared.
+    pub kind: IouKind,
     /// AP over all thresholds.
     pub ap: Option<f64>,
     /// AP at IoU 0.50.
     pub ap50: Option<f64>,
     /// AP at IoU 0.75.
     pub ap75: Option<f64>,
-    /// AP of objects up to 32² square pixels.
+    /// AP of objects up to 32² square pixels; not of keypoints.
     pub ap_small: Option<f64>,
     /// AP of objects from 32² to 96² square pixels.
     pub ap_medium: Option<f64>,
     /// AP of objects from 96² square pixels on.
     pub ap_large: Option<f64>,
-    /// AR at the smallest limit of [`Self::max_detections`], 1 by default.
+    /// AR at the smallest limit of [`Self::max_detections`], 1 by default; not of keypoints.
     pub ar1: Option<f64>,
-    /// AR at the middle limit, 10 by default.
+    /// AR at the middle limit, 10 by default; not of keypoints.
     pub ar10: Option<f64>,
-    /// AR at the largest limit, 100 by default.
+    /// AR at the largest limit, 100 by default; of keypoints at their only one, 20.
     pub ar100: Option<f64>,
-    /// AR of small objects.
+    /// AR at OKS 0.50; of keypoints only.
+    pub ar50: Option<f64>,
+    /// AR at OKS 0.75; of keypoints only.
+    pub ar75: Option<f64>,
+    /// AR of small objects; not of keypoints.
     pub ar_small: Option<f64>,
     /// AR of medium objects.
     pub ar_medium: Option<f64>,
     /// AR of large objects.
     pub ar_large: Option<f64>,
-    /// The limits the figures were taken at.
-    pub max_detections: MaxDetections,
+    /// The limits the figures were taken at, ascending: three, or one for keypoints.
+    pub max_detections: Vec<usize>,
     /// The figures of each category of the data set, by id.
     pub per_category: BTreeMap<u64, CategoryMetrics>,
 }
 
 impl CocoMetrics {
-    /// The twelve figures in pycocotools' order, −1 where there is nothing to find.
-    pub fn stats(&self) -> [f64; 12] {
-        [
+    /// The figures in pycocotools' order, −1 where there is nothing to find: twelve, or ten of keypoints.
+    pub fn stats(&self) -> Vec<f64> {
+        let of_keypoints = [
+            self.ap,
+            self.ap50,
+            self.ap75,
+            self.ap_medium,
+            self.ap_large,
+            self.ar100,
+            self.ar50,
+            self.ar75,
+            self.ar_medium,
+            self.ar_large,
+        ];
+        let of_others = [
             self.ap,
             self.ap50,
             self.ap75,
@@ -180,8 +202,50 @@ impl CocoMetrics {
             self.ar_small,
             self.ar_medium,
             self.ar_large,
-        ]
-        .map(|figure| figure.unwrap_or(-1.0))
+        ];
+        let figures = match self.kind {
+            IouKind::Keypoints => &of_keypoints[..],
+            IouKind::Box | IouKind::Mask => &of_others,
+        };
+        figures.iter().map(|figure| figure.unwrap_or(-1.0)).collect()
+    }
+
+    /// Thresholds, sizes and limits of the figures, in the words of pycocotools.
+    fn rows(&self) -> Vec<(&'static str, &'static str, usize)> {
+        let all = "0.50:0.95";
+        let most = self.max_detections.last().copied().unwrap_or_default();
+        let limit = |at: usize| self.max_detections.get(at).copied().unwrap_or(most);
+        match self.kind {
+            IouKind::Keypoints => {
+                [(all, "all"), ("0.50", "all"), ("0.75", "all"), (all, "medium"), (all, "large")]
+                    .repeat(2)
+                    .into_iter()
+                    .map(|(iou, size)| (iou, size, most))
+                    .collect()
+            }
+            IouKind::Box | IouKind::Mask => vec![
+                (all, "all", most),
+                ("0.50", "all", most),
+                ("0.75", "all", most),
+                (all, "small", most),
+                (all, "medium", most),
+                (all, "large", most),
+                (all, "all", limit(0)),
+                (all, "all", limit(1)),
+                (all, "all", most),
+                (all, "small", most),
+                (all, "medium", most),
+                (all, "large", most),
+            ],
+        }
+    }
+
+    /// Names of the figures in JSON, in the order of [`Self::stats`].
+    pub fn names(&self) -> &'static [&'static str] {
+        match self.kind {
+            IouKind::Keypoints => &Self::KEYPOINT_NAMES,
+            IouKind::Box | IouKind::Mask => &Self::NAMES,
+        }
     }
 
     /// The mean of all categories' curves at one entry of [`IOU_THRESHOLDS`]; none when there is nothing to find.
@@ -204,7 +268,21 @@ impl CocoMetrics {
         })
     }
 
-    /// Names of the twelve figures in JSON, in the order of [`Self::stats`].
+    /// Names of the ten figures of keypoints in JSON; `ar` is [`Self::ar100`].
+    pub const KEYPOINT_NAMES: [&'static str; 10] = [
+        "ap",
+        "ap50",
+        "ap75",
+        "ap_medium",
+        "ap_large",
+        "ar",
+        "ar50",
+        "ar75",
+        "ar_medium",
+        "ar_large",
+    ];
+
+    /// Names of the twelve figures of boxes and masks in JSON.
     pub const NAMES: [&'static str; 12] = [
         "ap",
         "ap50",
@@ -224,24 +302,13 @@ impl CocoMetrics {
 impl fmt::Display for CocoMetrics {
     /// pycocotools' table, line by line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [few, some, most] = self.max_detections.limits();
-        let rows = [
-            ("0.50:0.95", "all", most),
-            ("0.50", "all", most),
-            ("0.75", "all", most),
-            ("0.50:0.95", "small", most),
-            ("0.50:0.95", "medium", most),
-            ("0.50:0.95", "large", most),
-            ("0.50:0.95", "all", few),
-            ("0.50:0.95", "all", some),
-            ("0.50:0.95", "all", most),
-            ("0.50:0.95", "small", most),
-            ("0.50:0.95", "medium", most),
-            ("0.50:0.95", "large", most),
-        ];
-        for (row, ((iou, size, limit), figure)) in rows.into_iter().zip(self.stats()).enumerate() {
-            let (name, short) =
-                if row < 6 { ("Average Precision", "(AP)") } else { ("Average Recall", "(AR)") };
+        for ((iou, size, limit), (name, figure)) in
+            self.rows().into_iter().zip(self.names().iter().zip(self.stats()))
+        {
+            let (name, short) = match name.starts_with("ap") {
+                true => ("Average Precision", "(AP)"),
+                false => ("Average Recall", "(AR)"),
+            };
             writeln!(
                 f,
                 " {name:<18} {short} @[ IoU={iou:<9} | area={size:>6} | maxDets={limit:>3} ] = {figure:.3}"
@@ -252,10 +319,10 @@ impl fmt::Display for CocoMetrics {
 }
 
 impl Serialize for CocoMetrics {
-    /// The twelve figures by name, then `per_category` with the AP of each id; −1 where there is nothing to find.
+    /// The figures by name, then `per_category` with the AP of each id; −1 where there is nothing to find.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (name, figure) in Self::NAMES.into_iter().zip(self.stats()) {
+        for (name, figure) in self.names().iter().zip(self.stats()) {
             map.serialize_entry(name, &figure)?;
         }
         let per_category: BTreeMap<u64, f64> =
@@ -298,7 +365,7 @@ impl fmt::Display for CocoReport {
 }
 
 impl Serialize for CocoReport {
-    /// `{"bbox": {…}, "segm": {…}}`, a kind only where it was compared.
+    /// `{"bbox": {…}, "segm": {…}, "keypoints": {…}}`, a kind only where it was compared.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.per_kind.iter().map(|(kind, metrics)| (kind.name(), metrics)))
     }

@@ -8,14 +8,15 @@ mod engine;
 mod evaluation;
 mod journal;
 mod metrics;
+mod options;
 pub mod report;
 mod results;
 mod run;
 mod shard;
 
 pub use crate::dataset::{
-    CocoAnnotation, CocoCategory, CocoDataset, CocoImage, CocoSample, Coverage, Finding,
-    FindingKind, Segmentation, Tolerance,
+    CocoAnnotation, CocoCategory, CocoDataset, CocoImage, CocoKeypoint, CocoSample, Coverage,
+    Finding, FindingKind, Segmentation, Tolerance,
 };
 pub use analysis::{Analysis, Bin, Fate, ImageOutcome, Judgement, SCORE_BINS, SIZE_BINS, Verdict};
 pub use evaluation::{CocoEvaluation, evaluate_results};
@@ -24,7 +25,8 @@ pub use metrics::{
     CategoryMetrics, CocoMetrics, CocoReport, IOU_THRESHOLDS, IouKind, MaxDetections, PrCurve,
     Unlisted,
 };
-pub use results::{CocoResult, MASK_THRESHOLD, ResultsFile, write_results};
+pub use options::{EvalOptions, KEYPOINT_DETECTIONS, KeypointSigmas};
+pub use results::{CocoResult, KEYPOINT_THRESHOLD, MASK_THRESHOLD, ResultsFile, write_results};
 pub use run::detect_images;
 pub use shard::{Plan, Shard};
 
@@ -33,9 +35,10 @@ use std::num::NonZeroUsize;
 use crate::detector::Detector;
 use crate::error::Result;
 use crate::progress::Progress;
-use crate::structures::MaskUse;
+use crate::structures::InstanceParts;
 
-/// Runs a detector over a data set and computes COCO's figures: of boxes, and of masks where both sides have them.
+/// Runs a detector over a data set and computes COCO's figures: of boxes, and of masks and keypoints where both sides have
+/// them.
 ///
 /// Images go through one by one, decoded ahead on another thread. For results on disk, resumption and shards see
 /// [`detect_images`] and [`Journal`].
@@ -60,10 +63,20 @@ pub fn evaluate(
     evaluation.finish()
 }
 
-/// What can be compared: boxes always, masks when the model makes them and the data set has outlines.
+/// What can be compared: boxes always, masks when the model makes them and the data set has outlines, keypoints when the
+/// model finds them and the data set has some.
 pub fn comparable(detector: &Detector, dataset: &CocoDataset) -> Vec<IouKind> {
-    match detector.config().architecture.masks() {
-        MaskUse::Needed if dataset.has_masks() => vec![IouKind::Box, IouKind::Mask],
-        MaskUse::Needed | MaskUse::Ignored => vec![IouKind::Box],
-    }
+    comparable_parts(detector.config().architecture.parts(), dataset)
+}
+
+/// The same for any model, from what it says of instances.
+pub fn comparable_parts(parts: InstanceParts, dataset: &CocoDataset) -> Vec<IouKind> {
+    [
+        (true, IouKind::Box),
+        (parts.masks && dataset.has_masks(), IouKind::Mask),
+        (parts.keypoints.is_some() && dataset.has_keypoints(), IouKind::Keypoints),
+    ]
+    .into_iter()
+    .filter_map(|(both, kind)| both.then_some(kind))
+    .collect()
 }

@@ -1,4 +1,5 @@
-//! Detections in COCO's results format: one JSON list, each entry with image, category, score, box and mask.
+//! Detections in COCO's results format: one JSON list, each entry with image, category, score, box, mask and
+//! keypoints.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,16 @@ use serde_json::value::RawValue;
 use super::{CocoDataset, IouKind};
 use crate::dataset::Segmentation;
 use crate::dataset::fields::{Place, given};
+use crate::dataset::keypoints::triples;
 use crate::dataset::reader;
 use crate::error::{Error, Result};
 use crate::structures::Detections;
 
 /// A pixel belongs to a mask when its probability is strictly above this.
 pub const MASK_THRESHOLD: f32 = 0.5;
+
+/// A keypoint is taken to show when its score is strictly above this: where the peak of its heatmap is a positive logit.
+pub const KEYPOINT_THRESHOLD: f32 = 0.0;
 
 /// One detection, as COCO's results format has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,10 +34,14 @@ pub struct CocoResult {
     pub score: f64,
     /// Its outline.
     pub segmentation: Segmentation,
+    /// Its keypoints, each x, y in pixels of the image, and a number that no figure depends on: above 0 for those to be
+    /// drawn.
+    pub keypoints: Option<Vec<[f64; 3]>>,
 }
 
 impl CocoResult {
-    /// The detections of one image, in their order; masks are the pixels above [`MASK_THRESHOLD`].
+    /// The detections of one image, in their order; masks are the pixels above [`MASK_THRESHOLD`], and keypoints have a 1
+    /// where their score is above [`KEYPOINT_THRESHOLD`], else a 0.
     pub fn from_detections(image_id: u64, detections: &Detections) -> Vec<Self> {
         let convert = |instance: &crate::structures::Instance| Self {
             image_id,
@@ -43,13 +52,24 @@ impl CocoResult {
                 let rle = mask.to_rle(MASK_THRESHOLD);
                 Segmentation::Rle { size: rle.size, counts: rle.to_coco_string() }
             }),
+            keypoints: instance.keypoints.as_ref().map(|points| {
+                let shows = |score: f32| f64::from(u8::from(score > KEYPOINT_THRESHOLD));
+                points.iter().map(|p| [f64::from(p.x), f64::from(p.y), shows(p.score)]).collect()
+            }),
         };
         detections.instances.iter().map(convert).collect()
     }
 
-    /// The box given, or that around the mask.
+    /// The box given, or that around the mask, or that around all keypoints.
     pub fn extent(&self) -> Option<[f64; 4]> {
-        self.bbox.or_else(|| self.segmentation.extent())
+        let around_keypoints = || self.keypoints.as_deref().and_then(around);
+        self.bbox.or_else(|| self.segmentation.extent()).or_else(around_keypoints)
+    }
+
+    /// Whether nothing says where it is.
+    pub(super) fn is_nowhere(&self) -> bool {
+        let points = self.keypoints.as_ref().map_or(0, Vec::len);
+        self.bbox.is_none() && self.segmentation == Segmentation::Absent && points == 0
     }
 
     /// What forbids evaluating it on a data set, in words.
@@ -66,6 +86,10 @@ impl CocoResult {
                     "`bbox` is {bbox:?}, expected x, y, width, height with no negative size"
                 ));
             }
+        }
+        let unplaced = |point: &&[f64; 3]| point.iter().any(|value| !value.is_finite());
+        if let Some(point) = self.keypoints.iter().flatten().find(unplaced) {
+            return Some(format!("`keypoints` has {point:?}, expected finite x, y, v"));
         }
         let size = dataset.image(self.image_id).and_then(|image| image.size);
         if let (Segmentation::Rle { size: mask, .. }, Some(size)) = (&self.segmentation, size)
@@ -92,6 +116,8 @@ impl CocoResult {
             score: Option<&'a RawValue>,
             #[serde(borrow)]
             segmentation: Option<&'a RawValue>,
+            #[serde(borrow)]
+            keypoints: Option<&'a RawValue>,
         }
         let fields: Fields<'_> = serde_json::from_str(text)
             .map_err(|_| place.wrong("the entry", text, "an object that has no field twice"))?;
@@ -110,10 +136,15 @@ impl CocoResult {
             Some(raw) => Segmentation::parse(&place, raw)?.0,
             None => Segmentation::Absent,
         };
-        if bbox.is_none() && segmentation == Segmentation::Absent {
-            return Err(place.fault("it has neither `bbox` nor `segmentation`"));
+        let keypoints = match given(fields.keypoints) {
+            Some(raw) => Some(triples(&place, raw)?),
+            None => None,
+        };
+        let result = Self { image_id, category_id, bbox, score, segmentation, keypoints };
+        if result.is_nowhere() {
+            return Err(place.fault("it has neither `bbox` nor `segmentation` nor `keypoints`"));
         }
-        Ok(Self { image_id, category_id, bbox, score, segmentation })
+        Ok(result)
     }
 }
 
@@ -128,6 +159,8 @@ impl Serialize for CocoResult {
             score: f64,
             #[serde(skip_serializing_if = "is_absent")]
             segmentation: &'a Segmentation,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            keypoints: Option<&'a [f64]>,
         }
         fn is_absent(segmentation: &Segmentation) -> bool {
             *segmentation == Segmentation::Absent
@@ -138,9 +171,19 @@ impl Serialize for CocoResult {
             bbox: self.bbox,
             score: self.score,
             segmentation: &self.segmentation,
+            keypoints: self.keypoints.as_deref().map(<[[f64; 3]]>::as_flattened),
         }
         .serialize(serializer)
     }
+}
+
+/// The smallest upright box around points, `x, y, width, height`.
+fn around(points: &[[f64; 3]]) -> Option<[f64; 4]> {
+    let [x, y, _] = *points.first()?;
+    let [left, top, right, bottom] = points.iter().fold([x, y, x, y], |all, &[x, y, _]| {
+        [all[0].min(x), all[1].min(y), all[2].max(x), all[3].max(y)]
+    });
+    Some([left, top, right - left, bottom - top])
 }
 
 /// The contents of a results file.
@@ -155,8 +198,8 @@ impl ResultsFile {
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Dataset`] with the entry at fault: JSON that is damaged or cut off, NaN or infinity, a
-    /// field that is missing or of the wrong type, run lengths that don't fit, or a box or mask that some entries
-    /// have and others lack.
+    /// field that is missing or of the wrong type, run lengths that don't fit, or a box, a mask or keypoints that some
+    /// entries have and others lack.
     pub fn read(path: &Path) -> Result<Self> {
         let mut results: Vec<CocoResult> = Vec::new();
         reader::read_list(path, "results", &mut |_, chunk| {
@@ -181,14 +224,20 @@ impl ResultsFile {
         &self.results
     }
 
-    /// What can be compared: boxes always, masks when the entries have them.
+    /// What can be compared: masks and keypoints when the entries have them, and boxes unless they have nothing but
+    /// keypoints.
     pub fn kinds(&self) -> Vec<IouKind> {
-        match self.results.first() {
-            Some(first) if first.segmentation != Segmentation::Absent => {
-                vec![IouKind::Box, IouKind::Mask]
-            }
-            _ => vec![IouKind::Box],
-        }
+        let Some(first) = self.results.first() else { return vec![IouKind::Box] };
+        let masks = first.segmentation != Segmentation::Absent;
+        let boxes = masks || first.bbox.is_some();
+        [
+            (boxes, IouKind::Box),
+            (masks, IouKind::Mask),
+            (first.keypoints.is_some(), IouKind::Keypoints),
+        ]
+        .into_iter()
+        .filter_map(|(there, kind)| there.then_some(kind))
+        .collect()
     }
 
     fn place(&self, index: usize) -> Place<'_> {
@@ -202,6 +251,7 @@ impl ResultsFile {
             [
                 ("bbox", result.bbox.is_some()),
                 ("segmentation", result.segmentation != Segmentation::Absent),
+                ("keypoints", result.keypoints.is_some()),
             ]
         };
         for (index, result) in self.results.iter().enumerate() {

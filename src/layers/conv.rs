@@ -230,7 +230,20 @@ fn load_weight(weights: &VarBuilder, shape: ConvShape) -> Result<Tensor> {
     get_f32(weights, (out_channels, inputs, kernel, kernel), "weight", initial.weight(fans))
 }
 
-/// A transposed convolution with a 2×2 window and stride 2, which doubles both sides.
+/// Sizes of a transposed convolution that doubles height and width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvTransposeShape {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the output.
+    pub out_channels: usize,
+    /// Cells per side of the window: 2, or 4 with padding 1.
+    pub kernel: usize,
+    /// First biases where no file has them; weights are [`Initial::BeforeRelu`].
+    pub initial_bias: Initial,
+}
+
+/// A transposed convolution with stride 2, which doubles both sides.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose2d {
     weights: ConvTransposeWeights,
@@ -247,22 +260,23 @@ enum ConvTransposeWeights {
 }
 
 impl ConvTranspose2d {
-    /// Loads `weight` `[I, O, 2, 2]` and `bias` `[O]`.
+    /// Loads `weight` `[I, O, k, k]` and `bias` `[O]`.
     ///
     /// # Errors
     /// Those of the weights' source, and of candle.
     pub fn load(
         weights: &VarBuilder,
-        in_channels: usize,
-        out_channels: usize,
+        shape: ConvTransposeShape,
         activation: Activation,
     ) -> Result<Self> {
-        let dims = (in_channels, out_channels, 2, 2);
+        let ConvTransposeShape { in_channels, out_channels, kernel, initial_bias } = shape;
+        let dims = (in_channels, out_channels, kernel, kernel);
+        let window = kernel * kernel;
         // As torch sees the axes.
-        let fans = Fans { inputs: 4 * out_channels, outputs: 4 * in_channels };
+        let fans = Fans { inputs: window * out_channels, outputs: window * in_channels };
         let weight = get_f32(weights, dims, "weight", Initial::BeforeRelu.weight(fans))?;
         // Torch takes the second axis for the inputs, here as elsewhere.
-        let bias = Initial::Default.bias(4 * out_channels);
+        let bias = initial_bias.bias(kernel * kernel * out_channels);
         let bias = get_f32(weights, out_channels, "bias", bias)?;
         let weights = if weight.track_op() || bias.track_op() {
             ConvTransposeWeights::Trainable(TrainableConvTranspose2d::new(&weight, &bias)?)
@@ -271,6 +285,18 @@ impl ConvTranspose2d {
             ConvTransposeWeights::Prepared(PreparedConvTranspose2d::new(&weight, &bias)?)
         };
         Ok(Self { weights, activation })
+    }
+
+    /// Has the results in f32, whatever the layer computes in: for predictors that feed arithmetic on boxes.
+    pub fn with_f32_output(mut self) -> Self {
+        self.weights = match self.weights {
+            ConvTransposeWeights::Prepared(weights) => {
+                ConvTransposeWeights::Prepared(weights.with_output(DType::F32))
+            }
+            // Variables are in f32, and so is what is computed from them.
+            trainable => trainable,
+        };
+        self
     }
 
     /// `[N, H, W, I]` → `[N, 2H, 2W, O]`.

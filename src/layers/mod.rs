@@ -13,7 +13,7 @@ mod initial;
 mod linear;
 mod norm;
 
-pub use conv::{Conv2d, ConvShape, ConvTranspose2d};
+pub use conv::{Conv2d, ConvShape, ConvTranspose2d, ConvTransposeShape};
 pub use group_norm::GroupNorm;
 pub(crate) use initial::Fans;
 pub use initial::Initial;

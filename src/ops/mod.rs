@@ -13,9 +13,10 @@
 //! | [`batch_norm`] | channels normalised by the statistics of the batch |
 //! | [`group_norm`] | groups of channels normalised by the statistics of each image |
 //! | [`l2_normalize`] | cells of one length, times a weight per channel |
-//! | [`conv_transpose2d`] | transposed convolution with a 2×2 window and stride 2, bias and activation |
+//! | [`conv_transpose2d`] | transposed convolution with a 2×2 or 4×4 window and stride 2, bias and activation |
 //! | [`linear`] | matrix product with weights, bias and activation |
 //! | [`max_pool2d`] | largest value of each window |
+//! | [`upsample_bilinear`] | features twice as high and wide, mixed in between |
 //! | [`upsample_add`] | a coarse map enlarged to a fine one's size, plus the fine one |
 //! | [`anchor_grid`] | anchors of all levels from shape scalars |
 //! | [`default_boxes`] | default boxes of all levels from shape scalars |
@@ -28,6 +29,8 @@
 //! | [`mask_targets`] | what the masks of sampled boxes should have been |
 //! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
 //! | [`dense losses`](focal_loss) | what predictions at every place of a pyramid cost: classes, boxes, centerness |
+//! | [`keypoint_targets`] | the cells that the keypoints of sampled boxes lie in |
+//! | [`keypoint_loss`] | what heatmaps of keypoints cost |
 //! | [`upload_arrays`] | small arrays of the host, in one copy |
 //! | [`top_k`] | best entries of every level |
 //! | [`decode_proposals`] | boxes and scores of chosen anchors |
@@ -41,6 +44,7 @@
 //! | [`select_candidates`] | (proposal, class) pairs above the score threshold, decoded |
 //! | [`class_masks`] | mask probabilities of each row's own class |
 //! | [`paste_masks`] | masks as large as their image |
+//! | [`heatmaps_to_keypoints`] | the keypoints of boxes, in pixels of another image size |
 //! | [`scale_boxes`] | boxes in pixels of another image size |
 //! | [`pack_results`] | several results in one buffer |
 
@@ -61,6 +65,9 @@ mod gather_rows;
 mod gather_slots;
 mod global_avg_pool;
 mod group_norm;
+mod heatmaps_to_keypoints;
+mod keypoint_loss;
+mod keypoint_targets;
 mod l2_normalize;
 mod linear;
 mod losses;
@@ -82,6 +89,7 @@ mod top_pairs;
 mod top_per_class;
 mod upload_arrays;
 mod upsample_add;
+mod upsample_bilinear;
 
 pub use anchor_grid::{AnchorGridParams, AnchorLevel, anchor_grid};
 pub use append_slots::append_slots;
@@ -107,6 +115,9 @@ pub use gather_rows::gather_rows;
 pub use gather_slots::gather_slots;
 pub use global_avg_pool::global_avg_pool;
 pub use group_norm::group_norm;
+pub use heatmaps_to_keypoints::heatmaps_to_keypoints;
+pub use keypoint_loss::keypoint_loss;
+pub use keypoint_targets::keypoint_targets;
 pub use l2_normalize::l2_normalize;
 pub use linear::{PreparedLinear, TrainableLinear, linear, linear_trainable};
 pub use losses::{SMOOTH_L1_BETA, box_loss, classifier_loss, mask_loss, objectness_loss};
@@ -136,3 +147,4 @@ pub use top_pairs::{TopPairsParams, top_pairs};
 pub use top_per_class::{TopPerClassParams, top_per_class};
 pub use upload_arrays::{HostArray, upload_arrays};
 pub use upsample_add::upsample_add;
+pub use upsample_bilinear::upsample_bilinear;

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::roi_heads::{BoxHeadConfig, MaskHeadConfig};
+use super::roi_heads::{BoxHeadConfig, KeypointHeadConfig, MaskHeadConfig};
 use super::rpn::RpnConfig;
 use super::training::RcnnTrainingConfig;
 use crate::anchor_utils::AnchorsConfig;
 use crate::error::Result;
 use crate::layers::Norm;
 use crate::section::Checks;
-use crate::structures::FeatureLevel;
+use crate::structures::{FeatureLevel, InstanceParts};
 
-/// A two-stage detector: Faster R-CNN, and Mask R-CNN where it has a mask head.
+/// A two-stage detector: Faster R-CNN; Mask R-CNN or Keypoint R-CNN where it has such a head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RcnnConfig {
@@ -24,6 +24,9 @@ pub struct RcnnConfig {
     /// Masks of the detections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask_head: Option<MaskHeadConfig>,
+    /// Keypoints of the detections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keypoint_head: Option<KeypointHeadConfig>,
     /// How the model learns.
     #[serde(default)]
     pub training: RcnnTrainingConfig,
@@ -41,7 +44,18 @@ impl RcnnConfig {
         if let Some(mask_head) = &self.mask_head {
             mask_head.validate(&checks.section("mask_head"))?;
         }
+        if let Some(keypoint_head) = &self.keypoint_head {
+            keypoint_head.validate(&checks.section("keypoint_head"))?;
+        }
         self.training.validate(&checks.section("training"))
+    }
+
+    /// What detections have besides boxes.
+    pub fn parts(&self) -> InstanceParts {
+        InstanceParts {
+            masks: self.mask_head.is_some(),
+            keypoints: self.keypoint_head.as_ref().map(|head| head.keypoints),
+        }
     }
 
     /// Prefixes of the parameters of norms that are never trained.

@@ -6,14 +6,14 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 use super::config::RcnnConfig;
-use super::roi_heads::{Candidates, InstanceHead, MaskHead, RoiHeads};
+use super::roi_heads::{Candidates, InstanceHead, KeypointHead, MaskHead, RoiHeads};
 use super::rpn::RegionProposalNetwork;
 use super::training::RcnnTrainingConfig;
 use crate::architecture::{Architecture, Detected, Foundation};
 use crate::error::Result;
 use crate::postprocess::DetectionsConfig;
 use crate::section::Checks;
-use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps, MaskUse};
+use crate::structures::{BatchGeometry, FeatureLevel, FeatureMaps, TargetNeeds};
 use crate::targets::{ObjectBatch, Sampler};
 
 /// Builds a head on the detections, from the weights under `roi_heads.` and the levels of the backbone.
@@ -26,7 +26,7 @@ pub struct GeneralizedRcnn {
     pub rpn: RegionProposalNetwork,
     /// Proposals → instances.
     pub roi_heads: RoiHeads,
-    /// Instances → masks, and what users add.
+    /// Instances → masks, keypoints, and what users add.
     pub instance_heads: Vec<Box<dyn InstanceHead>>,
     training: RcnnTrainingConfig,
 }
@@ -48,6 +48,9 @@ impl GeneralizedRcnn {
         let mut instance_heads: Vec<Box<dyn InstanceHead>> = Vec::new();
         if let Some(mask) = &config.mask_head {
             instance_heads.push(Box::new(MaskHead::load(&of_heads, levels, *num_classes, mask)?));
+        }
+        if let Some(keypoints) = &config.keypoint_head {
+            instance_heads.push(Box::new(KeypointHead::load(&of_heads, levels, keypoints)?));
         }
         for build in heads {
             instance_heads.push(build(of_heads.clone(), levels)?);
@@ -108,8 +111,8 @@ impl Architecture for GeneralizedRcnn {
         Ok(losses)
     }
 
-    fn mask_use(&self) -> MaskUse {
-        let uses = self.instance_heads.iter().map(|head| head.mask_use());
-        uses.fold(MaskUse::Ignored, |all, one| if one == MaskUse::Needed { one } else { all })
+    fn target_needs(&self) -> TargetNeeds {
+        let needs = self.instance_heads.iter().map(|head| head.target_needs());
+        needs.fold(TargetNeeds::BOXES, TargetNeeds::and)
     }
 }

@@ -28,6 +28,16 @@ pub struct ImageGeometry {
     pub resized: ImageSize,
 }
 
+impl ImageGeometry {
+    /// `(y, x)`: original pixels per resized one, divided in f32 as the reference divides.
+    pub fn enlargement(&self) -> (f32, f32) {
+        (
+            self.original.height as f32 / self.resized.height as f32,
+            self.original.width as f32 / self.resized.width as f32,
+        )
+    }
+}
+
 /// Sizes of a batch: numbers on the host, from which kernels take their shape scalars.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchGeometry {

@@ -90,7 +90,8 @@ pub struct DetectionBatch {
     pub labels: Tensor,
     /// `[N]` u32, valid slots per image.
     pub counts: Tensor,
-    /// What instance heads add, by their name: `masks` `[N, D, M, M]` f32 probabilities; yours.
+    /// What instance heads add, by their name: `masks` `[N, D, M, M]` f32 probabilities; `keypoints`
+    /// `[N, D, P, 3]` f32 x, y in pixels of the original image and score; yours.
     pub extras: BTreeMap<String, Tensor>,
     /// Original size of each image.
     pub image_sizes: Vec<ImageSize>,

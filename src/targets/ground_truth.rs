@@ -2,7 +2,9 @@
 
 use super::object_mask::ObjectMask;
 use crate::error::{Error, Result};
-use crate::structures::{BoxXyxy, ImageGeometry, MaskUse, Target};
+use crate::structures::{
+    BoxXyxy, ImageGeometry, KeypointUse, MaskUse, Target, TargetKeypoint, TargetNeeds,
+};
 
 /// What an image of a batch shows, in pixels of the resized image.
 #[derive(Debug, Clone)]
@@ -13,25 +15,30 @@ pub struct GroundTruth {
     pub labels: Vec<u32>,
     /// Outline of each object; empty where the model learns no masks.
     pub masks: Vec<ObjectMask>,
+    /// x, y and visibility (0, 1, 2) of each keypoint of each object; empty where the model learns no keypoints.
+    pub keypoints: Vec<Vec<[f32; 3]>>,
+    /// Keypoints of an object, also where there is none; 0 where the model learns no keypoints.
+    pub points: usize,
 }
 
 impl GroundTruth {
     /// Scales a target as its image was scaled, after checking it.
     ///
-    /// Boxes are multiplied by resized / original per axis, in f32; they are not clipped.
+    /// Boxes and keypoints are multiplied by resized / original per axis, in f32; they are not clipped.
     ///
     /// # Errors
     /// Those of [`Target::validate`], also for a box whose sides vanish when it is scaled.
     ///
-    /// Reference: torchvision `models/detection/transform.py`, `resize_boxes`, `_resize_image_and_masks`.
+    /// Reference: torchvision `models/detection/transform.py`, `resize_boxes`, `resize_keypoints`,
+    /// `_resize_image_and_masks`.
     pub fn new(
         target: &Target,
         geometry: &ImageGeometry,
         num_classes: usize,
-        masks: MaskUse,
+        needs: TargetNeeds,
     ) -> Result<Self> {
         let ImageGeometry { original, resized } = *geometry;
-        target.validate(original, num_classes, masks)?;
+        target.validate(original, num_classes, needs)?;
         let scale_x = resized.width as f32 / original.width as f32;
         let scale_y = resized.height as f32 / original.height as f32;
         let scaled = |(index, bbox): (usize, &BoxXyxy)| {
@@ -47,7 +54,7 @@ impl GroundTruth {
                 expected: format!("sides that don't vanish when {original} become {resized}"),
             })
         };
-        let masks = match masks {
+        let masks = match needs.masks {
             MaskUse::Ignored => Vec::new(),
             MaskUse::Needed => target
                 .masks
@@ -55,10 +62,22 @@ impl GroundTruth {
                 .map(|mask| ObjectMask::new(mask, resized))
                 .collect::<Result<_>>()?,
         };
+        let (keypoints, points) = match needs.keypoints {
+            KeypointUse::Ignored => (Vec::new(), 0),
+            KeypointUse::Needed(points) => {
+                let scaled = |point: &TargetKeypoint| {
+                    [point.x * scale_x, point.y * scale_y, f32::from(point.visibility.number())]
+                };
+                let of_objects = target.keypoints.iter();
+                (of_objects.map(|points| points.iter().map(scaled).collect()).collect(), points)
+            }
+        };
         Ok(Self {
             boxes: target.boxes.iter().enumerate().map(scaled).collect::<Result<_>>()?,
             labels: target.labels.clone(),
             masks,
+            keypoints,
+            points,
         })
     }
 }
@@ -66,7 +85,7 @@ impl GroundTruth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::structures::ImageSize;
+    use crate::structures::{ImageSize, Visibility};
 
     fn target(bbox: [f32; 4]) -> Target {
         let [x1, y1, x2, y2] = bbox;
@@ -75,13 +94,14 @@ mod tests {
             boxes: vec![BoxXyxy { x1, y1, x2, y2 }],
             labels: vec![1],
             masks: Vec::new(),
+            keypoints: Vec::new(),
         }
     }
 
     fn truth(target: &Target, original: [usize; 2], resized: [usize; 2]) -> Result<GroundTruth> {
         let size = |[height, width]: [usize; 2]| ImageSize { height, width };
         let geometry = ImageGeometry { original: size(original), resized: size(resized) };
-        GroundTruth::new(target, &geometry, 2, MaskUse::Ignored)
+        GroundTruth::new(target, &geometry, 2, TargetNeeds::BOXES)
     }
 
     /// Values measured with torchvision.
@@ -91,6 +111,30 @@ mod tests {
         let [x1, y1, x2, y2] = found.boxes[0];
         assert_eq!([x1, y1], [0.0, 0.0]);
         assert!((x2 - 888.8889).abs() < 1e-3 && (y2 - 799.2).abs() < 1e-3, "{x2} {y2}");
+    }
+
+    /// Values computed with torchvision's `resize_keypoints`, in f32.
+    #[test]
+    fn keypoints_are_scaled_and_keep_their_visibility() {
+        let point = |x, y, visibility| TargetKeypoint { x, y, visibility };
+        let points = vec![
+            point(10.5, 900.0, Visibility::Visible),
+            TargetKeypoint::default(),
+            point(-9.0, 1001.0, Visibility::Hidden),
+        ];
+        let target = Target { keypoints: vec![points], ..target([0.0, 0.0, 900.0, 900.0]) };
+        let size = |height, width| ImageSize { height, width };
+        let geometry = ImageGeometry { original: size(1000, 900), resized: size(888, 800) };
+        let truth = |needs| GroundTruth::new(&target, &geometry, 2, needs).unwrap();
+        let found = truth(TargetNeeds::keypoints(3)).keypoints;
+        let expected = [[9.333_333, 799.2, 2.0], [0.0; 3], [-8.0, 888.888, 1.0]];
+        for (found, expected) in found[0].as_flattened().iter().zip(expected.as_flattened()) {
+            assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+        }
+        assert!(truth(TargetNeeds::BOXES).keypoints.is_empty());
+        let message = GroundTruth::new(&target, &geometry, 2, TargetNeeds::keypoints(17));
+        let message = message.unwrap_err().to_string();
+        assert!(message.contains("`keypoints[0]` is 3 keypoints, expected 17"), "{message}");
     }
 
     /// The message has the box as the user gave it.

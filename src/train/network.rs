@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, CheckpointSource, LoadReport, Loading, Rando
 use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::network::{DetectionNetwork, NetworkBuilder};
-use crate::structures::MaskUse;
+use crate::structures::TargetNeeds;
 
 /// A network with variables for parameters.
 pub struct Network {
@@ -96,9 +96,9 @@ impl Network {
         &self.loss_names
     }
 
-    /// Whether targets need outlines.
-    pub fn mask_use(&self) -> MaskUse {
-        self.parts.architecture.mask_use()
+    /// What targets must have.
+    pub fn target_needs(&self) -> TargetNeeds {
+        self.parts.architecture.target_needs()
     }
 
     /// What the images of a batch are turned into.

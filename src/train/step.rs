@@ -120,7 +120,7 @@ impl Network {
         let classes = self.config.num_classes;
         let pairs = batch.targets.iter().zip(&geometry.images);
         pairs
-            .map(|(target, image)| GroundTruth::new(target, image, classes, self.mask_use()))
+            .map(|(target, image)| GroundTruth::new(target, image, classes, self.target_needs()))
             .collect()
     }
 }

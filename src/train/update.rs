@@ -194,6 +194,7 @@ mod tests {
             boxes: vec![BoxXyxy { x1: 8.0, y1: 8.0, x2: 40.0, y2: 48.0 }],
             labels: vec![3],
             masks: Vec::new(),
+            keypoints: Vec::new(),
         };
         Batch { images: vec![image.unwrap()], targets: vec![target], min_size: None }
     }

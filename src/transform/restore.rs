@@ -10,7 +10,8 @@ use crate::structures::{BatchGeometry, DetectionBatch, ImageGeometry, Instances}
 
 /// Scales the boxes of each image by original / resized, separately in y and x.
 ///
-/// Masks stay at the resolution of their head: they are relative to their box, and are pasted on demand.
+/// Masks stay at the resolution of their head: they are relative to their box, and are pasted on demand. Other heads' results are in pixels of
+/// the original images already.
 ///
 /// # Errors
 /// Those of [`scale_boxes`].
@@ -19,7 +20,7 @@ pub fn restore(
     extras: BTreeMap<String, Tensor>,
     geometry: &BatchGeometry,
 ) -> Result<DetectionBatch> {
-    let factors: Vec<(f32, f32)> = geometry.images.iter().map(factors).collect();
+    let factors: Vec<(f32, f32)> = geometry.images.iter().map(ImageGeometry::enlargement).collect();
     Ok(DetectionBatch {
         boxes: scale_boxes(&instances.boxes, &factors)?,
         scores: instances.scores,
@@ -28,12 +29,4 @@ pub fn restore(
         extras,
         image_sizes: geometry.images.iter().map(|image| image.original).collect(),
     })
-}
-
-/// `(y, x)`, divided in f32 as the reference divides.
-fn factors(image: &ImageGeometry) -> (f32, f32) {
-    (
-        image.original.height as f32 / image.resized.height as f32,
-        image.original.width as f32 / image.resized.width as f32,
-    )
 }

@@ -1,8 +1,9 @@
-//! Draws detections onto an image: translucent masks with an outline, boxes, and labels with class and score.
+//! Draws detections onto an image: translucent masks with an outline, boxes, skeletons, and labels with class and score.
 
 mod canvas;
 mod color;
 mod label;
+mod skeleton;
 
 use image::RgbImage;
 
@@ -27,7 +28,11 @@ pub struct Style {
     pub mask_threshold: f32,
     /// How much a mask hides of the image, `0..=1`; 0 leaves its outline only. Default: 0.45.
     pub mask_opacity: f32,
-    /// Width of box lines in pixels. Default: from the size of the image.
+    /// Only keypoints with a score strictly above this are drawn. Default: 0, as scores are logits.
+    pub keypoint_threshold: f32,
+    /// Limbs to draw: pairs of keypoints by position, from 0 on. Default: COCO's for 17 keypoints, none for others.
+    pub skeleton: Option<Vec<[usize; 2]>>,
+    /// Width of box lines and limbs in pixels. Default: from the size of the image.
     pub line_width: Option<u32>,
     /// Height of a line of text in pixels. Default: from the size of the image.
     pub font_size: Option<f32>,
@@ -39,6 +44,8 @@ impl Default for Style {
             min_score: 0.0,
             mask_threshold: 0.5,
             mask_opacity: 0.45,
+            keypoint_threshold: 0.0,
+            skeleton: None,
             line_width: None,
             font_size: None,
         }
@@ -75,6 +82,11 @@ pub fn draw(image: &mut RgbImage, detections: &Detections, categories: &Categori
     for instance in shown.iter().rev() {
         if let Some(frame) = Rect::from_box(instance.bbox) {
             draw_frame(&mut canvas, frame, line, class_color(instance.label));
+        }
+    }
+    for instance in shown.iter().rev() {
+        if let Some(keypoints) = &instance.keypoints {
+            skeleton::draw(&mut canvas, keypoints, class_color(instance.label), line, style);
         }
     }
     let Some(typeface) = Typeface::new(font_size) else { return };

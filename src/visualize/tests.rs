@@ -5,7 +5,7 @@ use image::{Rgb, RgbImage};
 use super::label::Typeface;
 use super::*;
 use crate::config::CategorySource;
-use crate::structures::{BoxXyxy, ImageSize, Mask};
+use crate::structures::{BoxXyxy, ImageSize, InstanceParts, Keypoint, Mask};
 
 fn coco() -> Categories {
     CategorySource::Named("coco".into()).resolve("test", 91).unwrap()
@@ -34,9 +34,9 @@ fn scene(width: u32, height: u32) -> Detections {
     .map(|(label, score, [x1, y1, x2, y2])| {
         let bbox = BoxXyxy { x1: x1 * w, y1: y1 * h, x2: x2 * w, y2: y2 * h };
         let mask = Mask::new(28, disc(28), bbox, image_size).unwrap();
-        Instance { bbox, label, score, mask: (label != 12).then_some(mask) }
+        Instance { bbox, label, score, mask: (label != 12).then_some(mask), keypoints: None }
     });
-    Detections { image_size, instances: instances.into(), has_masks: true }
+    Detections { image_size, instances: instances.into(), parts: InstanceParts::MASKS }
 }
 
 fn background(width: u32, height: u32) -> RgbImage {
@@ -206,4 +206,75 @@ fn colors_of_coco_are_apart() {
             pair[0].iter().zip(&pair[1]).map(|(a, b)| i32::from(a.abs_diff(*b))).sum();
         assert!(distance >= 100, "{pair:?}");
     }
+}
+
+/// A person whose shoulders, and what is left of the hips, are on one line each.
+fn person() -> Detections {
+    let image_size = ImageSize { height: 80, width: 100 };
+    let mut keypoints = vec![Keypoint { x: 0.0, y: 0.0, score: -3.0 }; 17];
+    keypoints[5] = Keypoint { x: 70.0, y: 20.0, score: 9.0 };
+    keypoints[6] = Keypoint { x: 30.0, y: 20.0, score: 2.0 };
+    keypoints[11] = Keypoint { x: 70.0, y: 60.0, score: 5.0 };
+    keypoints[12] = Keypoint { x: 30.0, y: 60.0, score: 0.0 };
+    let bbox = BoxXyxy { x1: 2.0, y1: 2.0, x2: 98.0, y2: 78.0 };
+    let person = Instance { bbox, label: 1, score: 0.9, mask: None, keypoints: Some(keypoints) };
+    let parts = InstanceParts { masks: false, keypoints: Some(17) };
+    Detections { image_size, instances: vec![person], parts }
+}
+
+#[test]
+fn limbs_join_keypoints_above_the_threshold() {
+    let drawn = |style: Style| {
+        let mut image = RgbImage::new(100, 80);
+        let style = Style { line_width: Some(2), font_size: Some(9.0), ..style };
+        draw(&mut image, &person(), &coco(), &style);
+        keep(&image, "skeleton.png");
+        image
+    };
+    let color = class_color(1);
+    let image = drawn(Style::default());
+    // Between the shoulders, and down the left side: the rows on either side of the line.
+    for (x, y) in [(50, 19), (50, 20), (69, 40), (70, 40)] {
+        assert_eq!(image.get_pixel(x, y).0, color, "{x}, {y}");
+    }
+    assert_eq!(image.get_pixel(50, 17).0, [0; 3], "beside the line");
+    // The middle of a joint is light, on a disc in the color of its class; both are soft at their edges.
+    assert_eq!(image.get_pixel(69, 20).0, [255; 3]);
+    assert_eq!(image.get_pixel(71, 21).0, color);
+    // The right hip's score is the threshold, not above it: neither joint nor limb.
+    for (x, y) in [(30, 60), (50, 60), (30, 40)] {
+        assert_eq!(image.get_pixel(x, y).0, [0; 3], "{x}, {y}");
+    }
+    // The nose and the others are far below.
+    assert_eq!(image.get_pixel(0, 0).0, [0; 3]);
+
+    let sure = drawn(Style { keypoint_threshold: 4.0, ..Style::default() });
+    assert_eq!(sure.get_pixel(50, 20).0, [0; 3], "one of the shoulders is not sure");
+    assert_eq!(sure.get_pixel(70, 40).0, color);
+    let across = drawn(Style { skeleton: Some(vec![[6, 11], [6, 99]]), ..Style::default() });
+    assert_eq!(across.get_pixel(50, 40).0, color);
+    assert_eq!(across.get_pixel(50, 20).0, [0; 3]);
+}
+
+#[test]
+fn keypoints_anywhere_do_no_harm() {
+    let nan = f32::NAN;
+    for place in [[nan, 1.0], [f32::INFINITY, 0.0], [-1e30, 1e30], [3e38, -3e38], [99.9, 79.9]] {
+        for line in [0, 1, u32::MAX] {
+            let mut detections = person();
+            let keypoints = detections.instances[0].keypoints.as_mut().unwrap();
+            (keypoints[5].x, keypoints[5].y) = (place[0], place[1]);
+            keypoints[12].score = nan;
+            let mut image = RgbImage::new(100, 80);
+            let style = Style { line_width: Some(line), ..Style::default() };
+            draw(&mut image, &detections, &coco(), &style);
+        }
+    }
+    // Keypoints that are not COCO's have no limbs unless told.
+    let mut detections = person();
+    detections.instances[0].keypoints.as_mut().unwrap().truncate(16);
+    let mut image = RgbImage::new(100, 80);
+    draw(&mut image, &detections, &coco(), &Style { line_width: Some(2), ..Style::default() });
+    assert_eq!(image.get_pixel(50, 20).0, [0; 3]);
+    assert_eq!(image.get_pixel(71, 21).0, class_color(1));
 }

@@ -106,7 +106,7 @@ impl Steps {
         let file = |extension: &str| fixtures().join(format!("{}.{extension}", self.name));
         let config = ModelConfig::load(&file("toml")).unwrap();
         let checkpoint = Checkpoint::open(&file("safetensors")).unwrap();
-        let freezing = Freezing::backbone(&config, 5);
+        let freezing = Freezing::backbone(&config, config.backbone_parts().len());
         Network::from_checkpoint(&config, checkpoint, Loading::Strict, freezing, device).unwrap().0
     }
 
@@ -132,6 +132,7 @@ impl Steps {
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
             masks: Vec::new(),
+            keypoints: Vec::new(),
         }
     }
 

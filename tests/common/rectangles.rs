@@ -46,6 +46,7 @@ impl Rectangles {
             boxes: vec![BoxXyxy { x1, y1, x2, y2 }],
             labels: vec![label],
             masks: vec![Rle::from_bitmap(&mask).unwrap()],
+            keypoints: Vec::new(),
         };
         (ImageInput::from_rgb8(SIZE.width, SIZE.height, bytes).unwrap(), target)
     }

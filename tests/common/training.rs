@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::{Device, Tensor};
 use candle_detection::checkpoint::{Checkpoint, Loading};
 use candle_detection::config::ModelConfig;
-use candle_detection::structures::{BoxXyxy, Rle, Target};
+use candle_detection::structures::{BoxXyxy, Rle, Target, TargetKeypoint, Visibility};
 use candle_detection::train::{Batch, Freezing, Gradients, Losses, Network, Sampler, Stage};
 use candle_detection::{ImageInput, Result};
 
@@ -91,30 +91,44 @@ impl Reference {
         let tensor = |key: &str| &self.tensors[&format!("{case}/target.{key}.{image}")];
         let boxes = values(tensor("boxes"));
         let boxes = boxes.as_chunks::<4>().0.iter();
-        let masks = self.tensors.get(&format!("{case}/target.masks.{image}"));
+        let optional = |key: &str| self.tensors.get(&format!("{case}/target.{key}.{image}"));
         Target {
             image_id: image as u64,
             boxes: boxes.map(|&[x1, y1, x2, y2]| BoxXyxy { x1, y1, x2, y2 }).collect(),
             labels: tensor("labels").to_vec1().unwrap(),
-            masks: masks.map(run_lengths).unwrap_or_default(),
+            masks: optional("masks").map(outlines).unwrap_or_default(),
+            keypoints: optional("keypoints").map(keypoints).unwrap_or_default(),
         }
     }
 
     fn loss(&self, case: &str, name: &str) -> f32 {
-        let found = self.tensors.get(&format!("{case}/loss.{name}"));
-        values(found.unwrap_or_else(|| &self.tensors[&format!("{case}/{name}")]))[0]
+        let keys = [format!("{case}/{name}"), format!("{case}/loss.{name}")];
+        let found = keys.iter().find_map(|key| self.tensors.get(key));
+        values(found.unwrap_or_else(|| panic!("{}: no {name}", self.name)))[0]
     }
 }
 
 /// Of bitmaps `[n, H, W]`.
-fn run_lengths(masks: &Tensor) -> Vec<Rle> {
-    let (n, height, width) = masks.dims3().unwrap();
-    let bitmaps: Vec<u8> = masks.flatten_all().unwrap().to_vec1().unwrap();
-    let planes = bitmaps.chunks_exact(height * width).take(n);
+fn outlines(bitmaps: &Tensor) -> Vec<Rle> {
+    let (n, height, width) = bitmaps.dims3().unwrap();
+    let bytes: Vec<u8> = bitmaps.flatten_all().unwrap().to_vec1().unwrap();
+    let planes = bytes.chunks_exact(height * width).take(n);
     let bitmap = |plane: &[u8]| {
         image::GrayImage::from_vec(width as u32, height as u32, plane.to_vec()).unwrap()
     };
     planes.map(|plane| Rle::from_bitmap(&bitmap(plane)).unwrap()).collect()
+}
+
+/// Of `[n, P, 3]`.
+fn keypoints(tensor: &Tensor) -> Vec<Vec<TargetKeypoint>> {
+    let (_, points, _) = tensor.dims3().unwrap();
+    let keypoint = |&[x, y, visibility]: &[f32; 3]| {
+        let visibility = Visibility::from_number(f64::from(visibility)).unwrap();
+        TargetKeypoint { x, y, visibility }
+    };
+    let numbers = values(tensor);
+    let objects = numbers.as_chunks().0.chunks_exact(points);
+    objects.map(|object| object.iter().map(keypoint).collect()).collect()
 }
 
 /// Gives what the reference chose the lowest priorities. A reference that was offered other boxes has other losses.

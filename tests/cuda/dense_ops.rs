@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_detection::ops::{
     Activation, Conv2dParams, MaxPool2dParams, PixelSource, PreparedConv2d,
     PreparedConvTranspose2d, PreparedLinear, ResizeNormalizeParams, Rounding, conv_transpose2d,
-    conv2d, linear, max_pool2d, resize_normalize, upsample_add,
+    conv2d, linear, max_pool2d, resize_normalize, upsample_add, upsample_bilinear,
 };
 
 use super::counters::alone;
@@ -199,17 +199,22 @@ fn transposed_convolutions_agree() {
     let mut random = Random::new(11);
     // The last makes more products than wait for their place at a time.
     let cases = [
-        ([2, 3, 5, 8], 12),
-        ([3, 14, 14, 5], 3),
-        ([1, 1, 1, 1], 1),
-        ([0, 2, 2, 4], 4),
-        ([1, 190, 180, 2], 64),
+        ([2, 3, 5, 8], 12, 2),
+        ([3, 14, 14, 5], 3, 2),
+        ([1, 1, 1, 1], 1, 2),
+        ([0, 2, 2, 4], 4, 2),
+        ([1, 190, 180, 2], 64, 2),
+        ([2, 3, 5, 8], 12, 4),
+        ([3, 7, 6, 5], 17, 4),
+        ([1, 1, 1, 1], 1, 4),
+        ([0, 2, 2, 4], 4, 4),
+        ([3, 101, 90, 2], 32, 4),
     ];
-    for (dims, outputs) in cases {
+    for (dims, outputs, side) in cases {
         for dtype in if dims[1] > 100 { &DTYPES[..1] } else { &DTYPES } {
             let (input_cpu, input_gpu) = rounded(&random.tensor(&dims), *dtype);
             let (weight_cpu, weight_gpu) =
-                rounded(&random.tensor(&[dims[3], outputs, 2, 2]), *dtype);
+                rounded(&random.tensor(&[dims[3], outputs, side, side]), *dtype);
             let bias = random.tensor(&[outputs]);
             let on_cpu = PreparedConvTranspose2d::new(&weight_cpu, &bias).unwrap();
             let on_gpu = PreparedConvTranspose2d::new(&weight_gpu, &upload(&bias)).unwrap();
@@ -312,6 +317,19 @@ fn enlarged_sums_are_the_same() {
                 assert_equal(&found, &expected);
             }
         }
+    }
+}
+
+#[test]
+fn maps_twice_as_large_agree() {
+    let _alone = alone();
+    let mut random = Random::new(23);
+    for dims in [[2, 3, 5, 8], [1, 1, 1, 3], [3, 6, 1, 17], [0, 2, 3, 4]] {
+        let input = random.tensor(&dims);
+        let expected = upsample_bilinear(&input).unwrap();
+        let on_gpu = upload(&input);
+        assert_equal(&quiet(0, || upsample_bilinear(&on_gpu).unwrap()), &expected);
+        assert_equal(&upsample_bilinear(&misaligned(&on_gpu)).unwrap(), &expected);
     }
 }
 

@@ -6,7 +6,7 @@ use candle_detection::ops::{
     PreparedLinear, RoiAlignParams, Rounding, TrainableConv2d, TrainableConvTranspose2d,
     TrainableLinear, batch_norm, class_mask_logits, conv_transpose2d, conv_transpose2d_trainable,
     conv2d, conv2d_trainable, gather_rows, linear, linear_trainable, max_pool2d, roi_align,
-    upsample_add,
+    upsample_add, upsample_bilinear,
 };
 
 use super::counters::{Counts, alone, count};
@@ -155,9 +155,12 @@ fn gradients_of_a_convolution_in_parts_agree() {
 fn gradients_of_transposed_convolutions_agree() {
     let _alone = alone();
     let mut random = Random::new(3);
-    for (input, outputs) in [([2, 3, 5, 4], 6), ([1, 1, 1, 3], 5), ([3, 4, 2, 8], 8)] {
-        let x = random.tensor(&input);
-        let (weight, bias) = (random.tensor(&[input[3], outputs, 2, 2]), random.tensor(&[outputs]));
+    let sizes = [([2, 3, 5, 4], 6), ([1, 1, 1, 3], 5), ([3, 4, 2, 8], 8)];
+    for (i, (input, outputs)) in sizes.iter().chain(&sizes).enumerate() {
+        let x = random.tensor(input);
+        let side = if i < sizes.len() { 2 } else { 4 };
+        let weight = random.tensor(&[input[3], *outputs, side, side]);
+        let bias = random.tensor(&[*outputs]);
         for activation in ACTIVATIONS {
             compare(&[x.clone(), weight.clone(), bias.clone()], |v, _| {
                 let weights = TrainableConvTranspose2d::new(&v[1], &v[2]).unwrap();
@@ -169,6 +172,15 @@ fn gradients_of_transposed_convolutions_agree() {
                 conv_transpose2d(&v[0], &prepared, activation).unwrap()
             });
         }
+    }
+}
+
+#[test]
+fn gradients_of_maps_twice_as_large_agree() {
+    let _alone = alone();
+    let mut random = Random::new(5);
+    for dims in [[2, 3, 5, 4], [1, 1, 1, 3], [1, 4, 1, 17], [0, 2, 3, 4]] {
+        compare(&[random.tensor(&dims)], |v, _| upsample_bilinear(&v[0]).unwrap());
     }
 }
 
@@ -212,10 +224,13 @@ fn gradients_of_nothing_are_zeros() {
             conv2d_trainable(&v[0], &weights, None, Activation::Relu).unwrap()
         });
     }
-    compare(&[x, random.tensor(&[3, 4, 2, 2]), random.tensor(&[4])], |v, _| {
-        let weights = TrainableConvTranspose2d::new(&v[1], &v[2]).unwrap();
-        conv_transpose2d_trainable(&v[0], &weights, Activation::Relu).unwrap()
-    });
+    for side in [2, 4] {
+        let (weight, bias) = (random.tensor(&[3, 4, side, side]), random.tensor(&[4]));
+        compare(&[x.clone(), weight, bias], |v, _| {
+            let weights = TrainableConvTranspose2d::new(&v[1], &v[2]).unwrap();
+            conv_transpose2d_trainable(&v[0], &weights, Activation::Relu).unwrap()
+        });
+    }
 }
 
 /// Kernel, stride and padding of pools that round up.

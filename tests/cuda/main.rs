@@ -12,6 +12,7 @@ mod dense_ops;
 mod detection_ops;
 mod gradients;
 mod instance_norms;
+mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;
@@ -22,6 +23,8 @@ mod region_ops;
 mod runs;
 mod sampling;
 mod selection;
+#[cfg(feature = "train")]
+mod ssd;
 mod support;
 #[cfg(feature = "train")]
 mod training;

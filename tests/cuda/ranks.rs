@@ -107,7 +107,11 @@ fn ranks_learn_the_same_whatever_their_gradients_travel_by() {
         assert_eq!(*found.ending.as_ref().unwrap(), Ending::Complete);
         assert!(found.weights == expected.weights);
         let losses = |outcome: &Outcome| -> Vec<_> {
-            outcome.reports.iter().map(|report| (report.losses, report.gradient_norm)).collect()
+            outcome
+                .reports
+                .iter()
+                .map(|report| (report.losses.clone(), report.gradient_norm))
+                .collect()
         };
         assert_eq!(losses(found), losses(expected));
     }

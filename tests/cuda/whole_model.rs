@@ -17,7 +17,7 @@ const PIXELS: f32 = 1e-3;
 /// Scores and mask probabilities.
 const PROBABILITY: f32 = 1e-3;
 
-fn tiny(name: &str, device: Device) -> Detector {
+pub fn tiny(name: &str, device: Device) -> Detector {
     let file = |extension: &str| fixtures().join(format!("{name}.{extension}"));
     DetectorBuilder::new(ModelConfig::load(&file("toml")).unwrap())
         .weights(Weights::File(file("safetensors")))
@@ -48,7 +48,7 @@ fn assert_same(found: &[Detections], expected: &[Detections], pixels: f32, proba
     }
 }
 
-fn compare(model: &str) {
+pub fn compare(model: &str) {
     let images = Fixture::load(model).images();
     let expected = tiny(model, Device::Cpu).detect_batch(&images).unwrap();
     assert!(expected.iter().all(|image| !image.instances.is_empty()), "nothing to compare");
@@ -79,7 +79,7 @@ fn faster_rcnn_on_mobilenet() {
 
 /// One upload, the pixels; one download, the detections, which the host waits for; and no other copy or wait.
 #[track_caller]
-fn assert_budget(detector: &Detector, images: &[ImageInput]) {
+pub fn assert_budget(detector: &Detector, images: &[ImageInput]) {
     detector.detect_batch(images).unwrap();
     let (_, counts) = count(|| detector.detect_batch(images).unwrap());
     let Some(counts) = counts else { return };

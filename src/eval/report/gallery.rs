@@ -7,8 +7,11 @@ use image::{Rgb, RgbImage, imageops};
 
 use super::{ReportPage, escape};
 use crate::error::Result;
-use crate::eval::{CocoResult, CocoSample, Fate, ImageOutcome, Judgement, Segmentation, Verdict};
-use crate::structures::{ImageSize, Rle};
+use crate::eval::{
+    CocoAnnotation, CocoKeypoint, CocoResult, CocoSample, Fate, ImageOutcome, Judgement,
+    Segmentation, Verdict,
+};
+use crate::structures::{COCO_SKELETON, ImageSize, Rle};
 
 /// Images per part of the gallery.
 const IMAGES: usize = 6;
@@ -39,7 +42,35 @@ struct Drawn {
     color: [u8; 3],
     dashed: &'static str,
     mask: Option<Rle>,
+    /// Of keypoints that show.
+    skeleton: Skeleton,
 }
+
+/// Keypoints and the limbs between them.
+#[derive(Default)]
+struct Skeleton {
+    joints: Vec<[f64; 2]>,
+    limbs: Vec<[[f64; 2]; 2]>,
+}
+
+impl Skeleton {
+    /// Of `x, y, v` of each keypoint; those with a `v` of 0 don't show.
+    fn new(page: &ReportPage<'_>, category: u64, points: &[[f64; 3]]) -> Self {
+        let shown = |at: usize| points.get(at).filter(|point| point[2] > 0.0).map(|p| [p[0], p[1]]);
+        let named = page.dataset.category(category).map_or(&[][..], |one| &one.skeleton);
+        let limbs = match named {
+            [] if points.len() == COCO_KEYPOINTS => &COCO_SKELETON,
+            named => named,
+        };
+        Self {
+            joints: (0..points.len()).filter_map(shown).collect(),
+            limbs: limbs.iter().filter_map(|&[a, b]| Some([shown(a)?, shown(b)?])).collect(),
+        }
+    }
+}
+
+/// Keypoints of a person in COCO.
+const COCO_KEYPOINTS: usize = 17;
 
 /// The three parts of the gallery; an image appears in one of them only.
 pub(super) fn sections(page: &ReportPage<'_>) -> String {
@@ -136,6 +167,7 @@ fn views(page: &ReportPage<'_>, sample: CocoSample<'_>) -> Result<String> {
                 color,
                 dashed,
                 mask: mask(&annotation.segmentation, size),
+                skeleton: Skeleton::new(page, annotation.category_id, &points_of(annotation)),
             }
         })
         .collect();
@@ -156,6 +188,11 @@ fn views(page: &ReportPage<'_>, sample: CocoSample<'_>) -> Result<String> {
                 color,
                 dashed,
                 mask: mask(&result.segmentation, size),
+                skeleton: Skeleton::new(
+                    page,
+                    result.category_id,
+                    result.keypoints.as_deref().unwrap_or_default(),
+                ),
             }
         })
         .collect();
@@ -166,6 +203,11 @@ fn name(page: &ReportPage<'_>, id: u64) -> String {
     page.dataset
         .category(id)
         .map_or_else(|| format!("category {id}"), |category| category.name.clone())
+}
+
+fn points_of(annotation: &CocoAnnotation) -> Vec<[f64; 3]> {
+    let numbers = |p: &CocoKeypoint| [p.x, p.y, f64::from(p.visibility.number())];
+    annotation.keypoints.iter().map(numbers).collect()
 }
 
 fn mask(segmentation: &Segmentation, size: ImageSize) -> Option<Rle> {
@@ -211,6 +253,19 @@ fn view(title: &str, picture: &RgbImage, size: ImageSize, drawn: &[Drawn]) -> St
             one.dashed,
             escape(&one.label)
         );
+        for [[x1, y1], [x2, y2]] in &one.skeleton.limbs {
+            put!(
+                html,
+                "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{color}\" stroke-width=\"{line:.1}\" stroke-linecap=\"round\"/>"
+            );
+        }
+        for [x, y] in &one.skeleton.joints {
+            put!(
+                html,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{line:.1}\" fill=\"#fff\" stroke=\"{color}\" stroke-width=\"{:.1}\"/>",
+                line / 2.0
+            );
+        }
     }
     for one in drawn {
         let [x, y, ..] = one.bbox;

@@ -23,6 +23,7 @@ fn words(kind: IouKind) -> &'static str {
     match kind {
         IouKind::Box => "Box",
         IouKind::Mask => "Mask",
+        IouKind::Keypoints => "Keypoint",
     }
 }
 
@@ -42,41 +43,78 @@ pub(super) fn cards(report: &CocoReport) -> String {
     html + "</div>"
 }
 
-/// All twelve figures.
+/// A figure, what it is taken over, and where it is.
+type Row = (&'static str, &'static str, fn(&CocoMetrics) -> Option<f64>);
+
+/// Of boxes and masks.
+const ROWS: [Row; 12] = [
+    ("AP", "IoU 0.50–0.95", |m| m.ap),
+    ("AP50", "IoU 0.50", |m| m.ap50),
+    ("AP75", "IoU 0.75", |m| m.ap75),
+    ("AP small", "objects up to 32² px", |m| m.ap_small),
+    ("AP medium", "32² to 96² px", |m| m.ap_medium),
+    ("AP large", "from 96² px", |m| m.ap_large),
+    ("AR", "few detections", |m| m.ar1),
+    ("AR", "some detections", |m| m.ar10),
+    ("AR", "all detections", |m| m.ar100),
+    ("AR small", "objects up to 32² px", |m| m.ar_small),
+    ("AR medium", "32² to 96² px", |m| m.ar_medium),
+    ("AR large", "from 96² px", |m| m.ar_large),
+];
+
+/// Of keypoints.
+const KEYPOINT_ROWS: [Row; 10] = [
+    ("AP", "OKS 0.50–0.95", |m| m.ap),
+    ("AP50", "OKS 0.50", |m| m.ap50),
+    ("AP75", "OKS 0.75", |m| m.ap75),
+    ("AP medium", "32² to 96² px", |m| m.ap_medium),
+    ("AP large", "from 96² px", |m| m.ap_large),
+    ("AR", "OKS 0.50–0.95", |m| m.ar100),
+    ("AR50", "OKS 0.50", |m| m.ar50),
+    ("AR75", "OKS 0.75", |m| m.ar75),
+    ("AR medium", "32² to 96² px", |m| m.ar_medium),
+    ("AR large", "from 96² px", |m| m.ar_large),
+];
+
+/// All figures: twelve of boxes and masks, ten of keypoints.
 pub(super) fn summary(report: &CocoReport) -> String {
-    type Row = (&'static str, &'static str, fn(&CocoMetrics) -> Option<f64>);
-    let rows: [Row; 12] = [
-        ("AP", "IoU 0.50–0.95", |m| m.ap),
-        ("AP50", "IoU 0.50", |m| m.ap50),
-        ("AP75", "IoU 0.75", |m| m.ap75),
-        ("AP small", "objects up to 32² px", |m| m.ap_small),
-        ("AP medium", "32² to 96² px", |m| m.ap_medium),
-        ("AP large", "from 96² px", |m| m.ap_large),
-        ("AR", "few detections", |m| m.ar1),
-        ("AR", "some detections", |m| m.ar10),
-        ("AR", "all detections", |m| m.ar100),
-        ("AR small", "objects up to 32² px", |m| m.ar_small),
-        ("AR medium", "32² to 96² px", |m| m.ar_medium),
-        ("AR large", "from 96² px", |m| m.ar_large),
-    ];
-    let mut html = "<section><h2>Figures</h2><p class=\"note\">Percent. A dash means that there is nothing to find.</p><table class=\"narrow\"><thead><tr><th>Figure</th>".to_owned();
-    for &kind in report.per_kind.keys() {
-        put!(html, "<th>{}</th>", words(kind));
+    let (keypoints, others): (Vec<_>, Vec<_>) =
+        report.per_kind.values().partition(|metrics| metrics.kind == IouKind::Keypoints);
+    let mut html = "<section><h2>Figures</h2><p class=\"note\">Percent. A dash means that there is nothing to find.</p>".to_owned();
+    html.push_str(&figures(&others, &ROWS));
+    if let Some(first) = keypoints.first() {
+        let limit = first.max_detections.last().copied().unwrap_or_default();
+        put!(
+            html,
+            "<h3>Keypoints</h3><p class=\"note\">OKS is their similarity: 1 where all are in place. The best {limit} detections per image and category count.</p>"
+        );
+        html.push_str(&figures(&keypoints, &KEYPOINT_ROWS));
+    }
+    html + "</section>"
+}
+
+/// A row per figure, a column per kind.
+fn figures(kinds: &[&CocoMetrics], rows: &[Row]) -> String {
+    let Some(first) = kinds.first() else { return String::new() };
+    let mut html = "<table class=\"narrow\"><thead><tr><th>Figure</th>".to_owned();
+    for metrics in kinds {
+        put!(html, "<th>{}</th>", words(metrics.kind));
     }
     html.push_str("</tr></thead><tbody>");
-    for (at, (name, over, figure)) in rows.into_iter().enumerate() {
-        let limits = report.per_kind.values().next().map(|metrics| metrics.max_detections.limits());
-        let over = match (limits, at) {
-            (Some(limits), 6..=8) => format!("best {} per image and category", limits[at - 6]),
-            _ => over.to_owned(),
+    for (at, (name, over, figure)) in rows.iter().enumerate() {
+        let over = match (&first.max_detections[..], at) {
+            (limits @ [_, _, _], 6..=8) => {
+                format!("best {} per image and category", limits[at - 6])
+            }
+            _ => (*over).to_owned(),
         };
         put!(html, "<tr><td>{name} <small>{over}</small></td>");
-        for metrics in report.per_kind.values() {
+        for metrics in kinds {
             put!(html, "<td>{}</td>", percent(figure(metrics)));
         }
         html.push_str("</tr>");
     }
-    html + "</tbody></table></section>"
+    html + "</tbody></table>"
 }
 
 /// Precision over recall.

@@ -30,14 +30,37 @@ const OP: &str = "conv_transpose2d";
 /// The weights of a transposed convolution, laid out once for one device. A clone shares them.
 #[derive(Debug, Clone)]
 pub struct PreparedConvTranspose2d {
-    /// `[I, O]`.
-    dims: [usize; 2],
+    dims: LayerDims,
     /// Of inputs.
     dtype: DType,
     /// Of results.
     output: DType,
     device: Device,
     weights: Weights,
+}
+
+/// Lengths of the axes of a weight.
+#[derive(Debug, Clone, Copy)]
+struct LayerDims {
+    /// `I`.
+    inputs: usize,
+    /// `O`.
+    outputs: usize,
+    /// Of the window: 2 or 4.
+    side: usize,
+}
+
+impl LayerDims {
+    /// Places of the window.
+    fn places(self) -> usize {
+        self.side * self.side
+    }
+
+    /// How far the window of the first pixel reaches out of the output: with stride 2, what makes the output twice as
+    /// large as the input.
+    fn padding(self) -> usize {
+        self.side / 2 - 1
+    }
 }
 
 /// As the kernels of a device want them.
@@ -55,7 +78,7 @@ impl PreparedConvTranspose2d {
     /// # Shapes
     /// | argument | shape | dtype |
     /// | --- | --- | --- |
-    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32; see Devices of [`conv_transpose2d`] |
+    /// | `weight` | `[I, O, 2, 2]` or `[I, O, 4, 4]`, all at least 1 | f32; see Devices of [`conv_transpose2d`] |
     /// | `bias` | `[O]` | f32 |
     ///
     /// # Errors
@@ -81,7 +104,7 @@ impl PreparedConvTranspose2d {
                 Weights::Cpu(Arc::new(packed))
             }
             #[cfg(feature = "cuda")]
-            Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias)?)),
+            Device::Cuda(_) => Weights::Cuda(Arc::new(cuda::Weights::new(weight, bias, dims)?)),
             other => return Err(unsupported(OP, other)),
         };
         let (dtype, device) = (weight.dtype(), weight.device().clone());
@@ -101,12 +124,12 @@ impl PreparedConvTranspose2d {
 
     /// Channels of the output, `O`.
     pub fn out_channels(&self) -> usize {
-        self.dims[1]
+        self.dims.outputs
     }
 
     /// Channels of the input, `I`.
     pub fn in_channels(&self) -> usize {
-        self.dims[0]
+        self.dims.inputs
     }
 
     /// The device that the weights were laid out for.
@@ -115,22 +138,24 @@ impl PreparedConvTranspose2d {
     }
 }
 
-/// Checks the tensors of a layer's weights; returns `[I, O]`.
-fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
-    let expected = "[I, O, 2, 2], all at least 1";
+/// Checks the tensors of a layer's weights; returns their dimensions.
+fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<LayerDims> {
+    let expected = "[I, O, 2, 2] or [I, O, 4, 4], all at least 1";
     let checked = argument(OP, "weight", weight).compute_dtype()?;
     let [inputs, outputs, height, width] = checked.dims::<4>(expected)?;
-    if inputs == 0 || outputs == 0 || [height, width] != [2, 2] {
+    if inputs == 0 || outputs == 0 || height != width || ![2, 4].contains(&height) {
         return Err(checked.shape_error(expected));
     }
     argument(OP, "bias", bias).dtype(DType::F32)?.same_device(weight)?.shape(&[outputs], "[O]")?;
-    Ok([inputs, outputs])
+    Ok(LayerDims { inputs, outputs, side: height })
 }
 
 /// Doubles height and width of features with learned weights.
 ///
-/// `out[n, 2y + dy, 2x + dx, o] = activation(bias[o] + Σ weight[i, o, dy, dx] · input[n, y, x, i])` for `dy`, `dx`
-/// in 0 and 1: a transposed convolution with a 2×2 window, stride 2 and no padding.
+/// A transposed convolution with stride 2, and a 2×2 window without padding or a 4×4 window with padding 1:
+/// `out[n, Y, X, o] = activation(bias[o] + Σ weight[i, o, dy, dx] · input[n, y, x, i])` over all `i`, and all `y`, `x`,
+/// `dy`, `dx` with `Y = 2y + dy − padding` and `X = 2x + dx − padding`. Of the smaller window, that is one place; of the
+/// larger one, up to four.
 ///
 /// # Shapes
 /// | argument | shape | dtype |
@@ -140,7 +165,7 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 ///
 /// # Devices
 /// CPU in f32, on the threads of the current rayon pool; CUDA in f32, f16 and bf16, as a product of cuBLAS and one launch
-/// for every 32 MiB of it. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows
+/// for every 32 MiB of it, or every image if that is more. There, products of f32 are exact unless candle's `cuda::set_gemm_reduced_precision_f32` allows
 /// TF32.
 ///
 /// # Gradients
@@ -163,7 +188,7 @@ fn check_weights(weight: &Tensor, bias: &Tensor) -> Result<[usize; 2]> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Reference: torch `nn.ConvTranspose2d` with kernel size 2 and stride 2.
+/// Reference: torch `nn.ConvTranspose2d` with stride 2, and kernel size 2 or kernel size 4 and padding 1.
 pub fn conv_transpose2d(
     input: &Tensor,
     weights: &PreparedConvTranspose2d,
@@ -181,7 +206,7 @@ fn run(
     weights: &PreparedConvTranspose2d,
     activation: Activation,
 ) -> Result<Tensor> {
-    let [inputs, outputs] = weights.dims;
+    let LayerDims { inputs, outputs, .. } = weights.dims;
     let checked = argument(OP, "input", input).dtype(weights.dtype)?;
     let expected = format!("[N, H, W, {inputs}]");
     let dims @ [batch, height, width, channels] = checked.dims::<4>(&expected)?;

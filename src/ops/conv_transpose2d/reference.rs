@@ -2,7 +2,7 @@
 
 use crate::ops::support::activation::Activation;
 
-/// Enlarges `[N, H, W, I]` with `[I, O, 2, 2]`.
+/// Enlarges `[N, H, W, I]` with `[I, O, side, side]`.
 pub(super) fn conv_transpose2d(
     input: &[f32],
     [batch, height, width, inputs]: [usize; 4],
@@ -11,6 +11,8 @@ pub(super) fn conv_transpose2d(
     activation: Activation,
 ) -> Vec<f32> {
     let outputs = bias.len();
+    let side = (weight.len() / (inputs * outputs)).isqrt();
+    let padding = (side - 2) / 2;
     let bias = bias.iter().map(|&b| f64::from(b)).collect::<Vec<_>>();
     let mut out = bias.repeat(batch * height * width * 4);
     for n in 0..batch {
@@ -19,11 +21,15 @@ pub(super) fn conv_transpose2d(
                 for i in 0..inputs {
                     let value = input[((n * height + y) * width + x) * inputs + i];
                     for o in 0..outputs {
-                        for (dy, dx) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                            let row = n * 2 * height + 2 * y + dy;
-                            let place = (row * 2 * width + 2 * x + dx) * outputs + o;
-                            let factor = weight[((i * outputs + o) * 2 + dy) * 2 + dx];
-                            out[place] += f64::from(value) * f64::from(factor);
+                        for (dy, dx) in (0..side * side).map(|place| (place / side, place % side)) {
+                            let row = (2 * y + dy).wrapping_sub(padding);
+                            let column = (2 * x + dx).wrapping_sub(padding);
+                            if row >= 2 * height || column >= 2 * width {
+                                continue;
+                            }
+                            let pixel = (n * 2 * height + row) * 2 * width + column;
+                            let factor = weight[((i * outputs + o) * side + dy) * side + dx];
+                            out[pixel * outputs + o] += f64::from(value) * f64::from(factor);
                         }
                     }
                 }

@@ -2,22 +2,28 @@ use candle_core::{DType, Device, Tensor, Var};
 
 use super::*;
 use crate::ops::support::testing::{
-    PRODUCT_TOLERANCE, Random, assert_close_relative, assert_gradients, exact, rounded, values,
+    PRODUCT_TOLERANCE, Random, assert_close_relative, assert_gradients, exact, fixture, rounded,
+    values,
 };
 
 #[test]
 fn agrees_with_the_definition() {
-    for (dims, outputs) in [
-        ([0, 14, 14, 8], 6),
-        ([1, 1, 1, 3], 1),
-        ([2, 5, 7, 12], 91),
-        ([3, 14, 13, 64], 32),
-        ([1, 4, 9, 33], 40),
+    for (dims, outputs, side) in [
+        ([0, 14, 14, 8], 6, 2),
+        ([1, 1, 1, 3], 1, 2),
+        ([2, 5, 7, 12], 91, 2),
+        ([3, 14, 13, 64], 32, 2),
+        ([1, 4, 9, 33], 40, 2),
+        ([0, 14, 14, 8], 6, 4),
+        ([1, 1, 1, 3], 1, 4),
+        ([2, 1, 3, 5], 17, 4),
+        ([3, 14, 13, 64], 17, 4),
+        ([1, 4, 9, 33], 40, 4),
     ] {
         for activation in Activation::ALL {
             let mut random = Random::new(13);
             let input = random.tensor(&dims);
-            let weight = random.tensor(&[dims[3], outputs, 2, 2]);
+            let weight = random.tensor(&[dims[3], outputs, side, side]);
             let bias = random.tensor(&[outputs]);
             let expected = reference::conv_transpose2d(
                 &values(&input),
@@ -38,11 +44,33 @@ fn agrees_with_the_definition() {
 }
 
 #[test]
+fn agrees_with_torch() {
+    let file = fixture("keypoints.safetensors");
+    let get = |name: &str| &file[&format!("conv_transpose/{name}")];
+    let variables = ["input", "weight", "bias"].map(|name| Var::from_tensor(get(name)).unwrap());
+    let [input, weight, bias] = &variables;
+    let weights = TrainableConvTranspose2d::new(weight, bias).unwrap();
+    let output = conv_transpose2d_trainable(input, &weights, Activation::None).unwrap();
+    assert_close_relative(&output, get("output"), PRODUCT_TOLERANCE);
+    let sum = (output * get("output_gradient")).unwrap().sum_all().unwrap();
+    let gradients = sum.backward().unwrap();
+    for (variable, name) in variables.iter().zip(["input", "weight", "bias"]) {
+        let expected = get(&format!("{name}_gradient"));
+        assert_close_relative(gradients.get(variable).unwrap(), expected, PRODUCT_TOLERANCE);
+    }
+}
+
+#[test]
 fn bf16_agrees_with_f32_on_the_same_numbers() {
-    for (dims, outputs) in [([3, 14, 13, 64], 32), ([1, 4, 9, 33], 40), ([1, 3, 2, 600], 70)] {
+    for (dims, outputs, side) in [
+        ([3, 14, 13, 64], 32, 2),
+        ([1, 4, 9, 33], 40, 2),
+        ([1, 3, 2, 600], 70, 2),
+        ([2, 7, 5, 600], 17, 4),
+    ] {
         let mut random = Random::new(53);
         let input = random.tensor(&dims).to_dtype(DType::BF16).unwrap();
-        let weight = random.tensor(&[dims[3], outputs, 2, 2]).to_dtype(DType::BF16).unwrap();
+        let weight = random.tensor(&[dims[3], outputs, side, side]).to_dtype(DType::BF16).unwrap();
         let bias = random.tensor(&[outputs]);
         let wide =
             PreparedConvTranspose2d::new(&weight.to_dtype(DType::F32).unwrap(), &bias).unwrap();
@@ -71,17 +99,27 @@ fn misfits_are_named() {
     assert!(message(&random.tensor(&[1, 2, 2, 6])).contains("[N, H, W, 4]"));
     assert!(message(&random.tensor(&[2, 4])).contains("[N, H, W, 4]"));
     assert!(PreparedConvTranspose2d::new(&weight, &random.tensor(&[4])).is_err());
-    assert!(PreparedConvTranspose2d::new(&random.tensor(&[4, 6, 3, 3]), &bias).is_err());
+    for sides in [[3, 3], [2, 4], [4, 2]] {
+        let weight = random.tensor(&[4, 6, sides[0], sides[1]]);
+        assert!(PreparedConvTranspose2d::new(&weight, &bias).is_err());
+    }
 }
 
 /// Without ReLU it is linear in each input, so that the twin's rounding is small beside a step of 1.
 #[test]
 fn gradients_are_those_of_the_definition() {
-    for (dims, outputs) in [([1, 1, 1, 3], 1), ([2, 3, 5, 4], 7), ([1, 4, 3, 40], 33)] {
+    for (dims, outputs, side) in [
+        ([1, 1, 1, 3], 1, 2),
+        ([2, 3, 5, 4], 7, 2),
+        ([1, 4, 3, 40], 33, 2),
+        ([1, 1, 1, 3], 1, 4),
+        ([2, 3, 5, 4], 7, 4),
+        ([1, 4, 3, 40], 33, 4),
+    ] {
         let mut random = Random::new(67);
         let tensors = [
             random.tensor(&dims),
-            random.tensor(&[dims[3], outputs, 2, 2]),
+            random.tensor(&[dims[3], outputs, side, side]),
             random.tensor(&[outputs]),
         ];
         let twin = |input: &[f64], weight: &[f64], bias: &[f64]| {
@@ -113,7 +151,7 @@ fn gradients_are_those_of_the_definition() {
 fn relu_hides_what_it_cuts_off() {
     let mut random = Random::new(71);
     let (input, bias) = (random.tensor(&[1, 3, 4, 5]), random.tensor(&[6]));
-    let weight = Var::from_tensor(&random.tensor(&[5, 6, 2, 2])).unwrap();
+    let weight = Var::from_tensor(&random.tensor(&[5, 6, 4, 4])).unwrap();
     let weights = TrainableConvTranspose2d::new(&weight, &bias).unwrap();
     let gradient = |activation, mask: &Tensor| {
         let output = conv_transpose2d_trainable(&input, &weights, activation).unwrap();

@@ -1,10 +1,13 @@
 //! Transposed convolution with weights that training changes.
 
 #[cfg(feature = "cuda")]
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
 use candle_core::DType;
 use candle_core::{Device, Tensor};
 
-use super::{OP, PreparedConvTranspose2d, Weights, cpu};
+use super::{LayerDims, OP, PreparedConvTranspose2d, Weights, cpu};
 #[cfg(feature = "cuda")]
 use super::{cuda, cuda_backward};
 use crate::error::Result;
@@ -22,6 +25,7 @@ use crate::ops::support::isa::Isa;
 pub struct TrainableConvTranspose2d {
     weight: Tensor,
     bias: Tensor,
+    dims: LayerDims,
 }
 
 impl TrainableConvTranspose2d {
@@ -31,15 +35,15 @@ impl TrainableConvTranspose2d {
     /// # Shapes
     /// | argument | shape | dtype | |
     /// | --- | --- | --- | --- |
-    /// | `weight` | `[I, O, 2, 2]`, all at least 1 | f32 | variable or constant |
+    /// | `weight` | `[I, O, 2, 2]` or `[I, O, 4, 4]`, all at least 1 | f32 | variable or constant |
     /// | `bias` | `[O]` | f32 | variable or constant |
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape), [`Error::DType`](crate::Error::DType) or
     /// [`Error::Device`](crate::Error::Device) when the tensors don't fit the table.
     pub fn new(weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        super::check_weights(weight, bias)?;
-        Ok(Self { weight: weight.clone(), bias: bias.clone() })
+        let dims = super::check_weights(weight, bias)?;
+        Ok(Self { weight: weight.clone(), bias: bias.clone(), dims })
     }
 }
 
@@ -80,29 +84,34 @@ pub fn conv_transpose2d_trainable(
     weights: &TrainableConvTranspose2d,
     activation: Activation,
 ) -> Result<Tensor> {
-    let TrainableConvTranspose2d { weight, bias } = weights;
+    let TrainableConvTranspose2d { weight, bias, dims } = weights;
     if is_apart(activation, &[input, weight, bias]) {
         let before = conv_transpose2d_trainable(input, weights, Activation::None)?;
         return activate(OP, &before, activation);
     }
-    let prepared = prepare(weight, bias)?;
+    let prepared = prepare(weights)?;
     let output = super::run(input, &prepared, activation)?;
     record(OP, &[input, weight, bias], output, || {
-        Ok(ConvTranspose2dBackward { input: input.detach(), weight: weight.detach(), activation })
+        let (input, weight) = (input.detach(), weight.detach());
+        Ok(ConvTranspose2dBackward { input, weight, dims: *dims, activation })
     })
 }
 
-fn prepare(weight: &Tensor, bias: &Tensor) -> Result<PreparedConvTranspose2d> {
+fn prepare(weights: &TrainableConvTranspose2d) -> Result<PreparedConvTranspose2d> {
+    let TrainableConvTranspose2d { weight, bias, .. } = weights;
     #[cfg(feature = "cuda")]
     if let device @ Device::Cuda(_) = weight.device() {
         argument(OP, "weight", weight).dtype(DType::F32)?;
-        let (inputs, outputs, ..) = weight.dims4()?;
         return Ok(PreparedConvTranspose2d {
-            dims: [inputs, outputs],
+            dims: weights.dims,
             dtype: DType::F32,
             output: DType::F32,
             device: device.clone(),
-            weights: Weights::Cuda(std::sync::Arc::new(cuda::Weights::for_training(weight, bias)?)),
+            weights: Weights::Cuda(Arc::new(cuda::Weights::for_training(
+                weight,
+                bias,
+                weights.dims,
+            )?)),
         });
     }
     PreparedConvTranspose2d::new(&weight.detach(), &bias.detach())
@@ -111,6 +120,7 @@ fn prepare(weight: &Tensor, bias: &Tensor) -> Result<PreparedConvTranspose2d> {
 struct ConvTranspose2dBackward {
     input: Tensor,
     weight: Tensor,
+    dims: LayerDims,
     activation: Activation,
 }
 
@@ -129,10 +139,11 @@ impl Backward for ConvTranspose2dBackward {
         let device = gradient.device();
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
-            let of_weight = wanted[1].then(|| cuda_backward::of_weight(&self.input, &gradient));
+            let of_weight =
+                wanted[1].then(|| cuda_backward::of_weight(&self.input, &gradient, self.dims));
             let of_bias = wanted[2].then(|| cuda_backward::of_bias(&gradient));
             let of_input = wanted[0].then(|| {
-                let filters = cuda_backward::filters(&self.weight)?;
+                let filters = cuda_backward::filters(&self.weight, self.dims)?;
                 cuda_backward::of_input(&filters, &gradient)
             });
             return Ok(vec![of_input.transpose()?, of_weight.transpose()?, of_bias.transpose()?]);
@@ -141,24 +152,24 @@ impl Backward for ConvTranspose2dBackward {
             return Err(unsupported("gradients of conv_transpose2d", device));
         }
         let isa = Isa::preferred();
-        let (inputs, outputs, ..) = self.weight.dims4()?;
-        let width = self.input.dim(2)?;
+        let (_, height, width, _) = self.input.dims4()?;
+        let size = [height, width];
         let of_weight = wanted[1].then(|| -> Result<Tensor> {
             let values = with_slice(&self.input, |input| {
                 with_slice(&gradient, |gradient| {
-                    cpu::weight_gradient(isa, input, gradient, [inputs, outputs], width)
+                    cpu::weight_gradient(isa, input, gradient, self.dims, size)
                 })
             })??;
             Ok(Tensor::from_vec(values, self.weight.shape(), device)?)
         });
         let of_bias = wanted[2].then(|| -> Result<Tensor> {
-            let sums = with_slice(&gradient, |gradient| column_sums(gradient, outputs))?;
-            Ok(Tensor::from_vec(sums, outputs, device)?)
+            let sums = with_slice(&gradient, |gradient| column_sums(gradient, self.dims.outputs))?;
+            Ok(Tensor::from_vec(sums, self.dims.outputs, device)?)
         });
         let of_input = wanted[0].then(|| -> Result<Tensor> {
             let values = with_slice(&self.weight, |weight| {
                 with_slice(&gradient, |gradient| {
-                    cpu::input_gradient(isa, weight, gradient, [inputs, outputs], width)
+                    cpu::input_gradient(isa, weight, gradient, self.dims, size)
                 })
             })??;
             Ok(Tensor::from_vec(values, self.input.shape(), device)?)
@@ -199,9 +210,10 @@ impl Backward for PreparedBackward {
         _: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = through_activation(self.activation, output, gradient)?;
-        let dims = self.weights.dims;
+        let (dims, [_, height, width, _]) = (self.weights.dims, self.input);
+        let size = [height, width];
         let weight = match &self.weights.weights {
-            Weights::Cpu(weights) => cpu::restore(weights),
+            Weights::Cpu(weights) => cpu::restore(weights, dims),
             #[cfg(feature = "cuda")]
             Weights::Cuda(weights) => {
                 return Ok(vec![Some(cuda_backward::of_input(weights.filters(), &gradient)?)]);
@@ -210,7 +222,7 @@ impl Backward for PreparedBackward {
             _ => return Err(unsupported("gradients of conv_transpose2d", self.weights.device())),
         };
         let values = with_slice(&gradient, |gradient| {
-            cpu::input_gradient(Isa::preferred(), &weight, gradient, dims, self.input[2])
+            cpu::input_gradient(Isa::preferred(), &weight, gradient, dims, size)
         })?;
         Ok(vec![Some(Tensor::from_vec(values, &self.input, gradient.device())?)])
     }

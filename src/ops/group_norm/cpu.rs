@@ -137,11 +137,12 @@ fn spread(of_groups: &[f32], of_group: usize) -> impl Iterator<Item = f32> {
     of_groups.iter().flat_map(move |value| std::iter::repeat_n(*value, of_group))
 }
 
-/// `activation(x · scale + shift)` of a block of rows.
+/// `activation((x − mean) · scale + bias)` of a block of rows; far from zero, `x · scale` would lose what the bias brings back.
 struct Apply<'a, E> {
     rows: &'a [E],
+    mean: &'a [f32],
     scale: &'a [f32],
-    shift: &'a [f32],
+    bias: &'a [f32],
     activation: Activation,
     out: &'a mut [MaybeUninit<E>],
 }
@@ -149,11 +150,13 @@ struct Apply<'a, E> {
 impl<E: Element> Apply<'_, E> {
     #[inline(always)]
     fn each(self, activate: impl Fn(f32) -> f32) {
-        let Self { rows, scale, shift, out, .. } = self;
+        let Self { rows, mean, scale, bias, out, .. } = self;
         let channels = scale.len();
+        let (mean, bias) = (&mean[..channels], &bias[..channels]);
         for (out, row) in out.chunks_exact_mut(channels).zip(rows.chunks_exact(channels)) {
-            for (((out, x), scale), shift) in out.iter_mut().zip(row).zip(scale).zip(shift) {
-                out.write(E::narrow(activate(x.widen() * scale + shift)));
+            for i in 0..channels {
+                let value = (row[i].widen() - mean[i]) * scale[i] + bias[i];
+                out[i].write(E::narrow(activate(value)));
             }
         }
     }
@@ -185,13 +188,12 @@ pub(super) fn apply<E: Element>(
     let of_image = |image: usize, out: &mut [MaybeUninit<E>], input: &[E]| {
         let groups = image * plan.groups..(image + 1) * plan.groups;
         let inverse = spread(&statistics.inverse[groups.clone()], plan.of_group());
-        let mean = spread(&statistics.mean[groups], plan.of_group());
         let scale: Vec<f32> = inverse.zip(weight).map(|(inverse, w)| inverse * w).collect();
-        let shift: Vec<f32> =
-            mean.zip(&scale).zip(bias).map(|((mean, scale), bias)| bias - mean * scale).collect();
+        let mean: Vec<f32> = spread(&statistics.mean[groups], plan.of_group()).collect();
         let blocks = out.par_chunks_mut(block(plan)).zip(input.par_chunks(block(plan)));
         blocks.for_each(|(out, rows)| {
-            Isa::preferred().run(Apply { rows, scale: &scale, shift: &shift, activation, out });
+            let (mean, scale) = (&mean, &scale);
+            Isa::preferred().run(Apply { rows, mean, scale, bias, activation, out });
         });
     };
     if !input.is_empty() {

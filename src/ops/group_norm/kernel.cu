@@ -100,8 +100,7 @@ __device__ __forceinline__ void apply_packs(const Norm& a) {
         for (unsigned i = 0; i < N; i++) {
             unsigned group = first + (channel + i) / of_group;
             float scale = a.inverse[group] * a.weight[channel + i];
-            float shift = a.bias[channel + i] - a.mean[group] * scale;
-            values[i] = activate(values[i] * scale + shift, a.activation);
+            values[i] = activate((values[i] - a.mean[group]) * scale + a.bias[channel + i], a.activation);
         }
         store<N>(static_cast<T*>(a.out) + at, values);
     });

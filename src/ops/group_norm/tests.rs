@@ -62,8 +62,8 @@ fn values_far_from_zero_keep_their_deviation() {
     let x = exact(&values(&input));
     let expected = reference::group_norm(&x, 1, 2, [&[1.0; 4], &[0.0; 4]], EPS);
     let expected = Tensor::from_vec(rounded(&expected), (1, 30, 30, 4), &Device::Cpu).unwrap();
-    // The shift is rounded to half of a unit of 2^-12 of its size.
-    assert_close(&found, &expected, 1e-3);
+    // The mean itself is rounded to a unit of 2^-12.
+    assert_close(&found, &expected, 2e-4);
     let mean = values(&found).iter().map(|x| x * x).sum::<f32>() / 3600.0;
     assert!((mean - 1.0).abs() < 1e-4, "{mean}");
 }
@@ -72,12 +72,11 @@ fn values_far_from_zero_keep_their_deviation() {
 fn gradients_are_those_of_the_definition() {
     let mut random = Random::new(163);
     let cases: [(&[usize], usize); 4] =
-        [(&[2, 3, 2, 4], 2), (&[2, 1, 6], 6), (&[1, 70, 3], 1), (&[3, 2, 2, 9], 3)];
+        [(&[2, 3, 2, 4], 2), (&[2, 1, 6], 3), (&[1, 70, 3], 1), (&[3, 2, 2, 9], 3)];
     for (dims, groups) in cases {
         let channels = *dims.last().unwrap();
         let inputs = [random.tensor(dims), random.tensor(&[channels]), random.tensor(&[channels])];
         for activation in Activation::ALL {
-            // A single value in a group is its mean, whatever it is.
             let eps = 1e-3;
             assert_gradients(
                 &inputs,
@@ -103,12 +102,12 @@ fn outputs_and_gradients_are_those_of_torch() {
             let variables = names.map(|name| Var::from_tensor(get(name)).unwrap());
             let inputs = variables.each_ref().map(|variable| variable.as_tensor().clone());
             let output = normed(&inputs, groups, activation);
-            assert_close_relative(&output, get("output"), 3e-5);
+            assert_close_relative(&output, get("output"), 1e-5);
             let loss = (output * get("weights")).unwrap().sum_all().unwrap();
             let gradients = loss.backward().unwrap();
             for (name, input) in names.into_iter().zip(&inputs) {
                 let found = gradients.get(input).unwrap();
-                assert_close_relative(found, get(&format!("of_{name}")), 3e-5);
+                assert_close_relative(found, get(&format!("of_{name}")), 1e-5);
             }
         }
     }
@@ -149,7 +148,8 @@ fn nothing_and_the_same_everywhere_are_normed() {
         let inputs = inputs.each_ref().map(|variable| variable.as_tensor().clone());
         let output = normed(&inputs, 3, Activation::Relu);
         assert_eq!(output.dims(), dims);
-        let gradients = output.sum_all().unwrap().backward().unwrap();
+        let ones = output.ones_like().unwrap();
+        let gradients = (output * ones).unwrap().sum_all().unwrap().backward().unwrap();
         for parameter in &inputs[1..] {
             assert_eq!(values(gradients.get(parameter).unwrap()), [0.0; 6]);
         }

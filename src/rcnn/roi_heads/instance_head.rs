@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
-use crate::structures::{BatchGeometry, FeatureMaps, Instances, MaskUse};
+use crate::structures::{BatchGeometry, FeatureMaps, Instances, TargetNeeds};
 use crate::targets::{ObjectBatch, Sampled};
 
 /// A head that adds something to detections already chosen: masks, keypoints, an embedding.
@@ -43,8 +43,8 @@ pub trait InstanceHead: Send + Sync {
         Ok(Tensor::zeros((), candle_core::DType::F32, device)?)
     }
 
-    /// Whether the head learns from outlines.
-    fn mask_use(&self) -> MaskUse {
-        MaskUse::Ignored
+    /// What the head learns from besides boxes and labels.
+    fn target_needs(&self) -> TargetNeeds {
+        TargetNeeds::BOXES
     }
 }

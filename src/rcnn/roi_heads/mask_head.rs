@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::box_head::normed_conv;
 use super::{InstanceHead, MultiScaleRoiAlign};
 use crate::error::Result;
-use crate::layers::{Conv2d, ConvShape, ConvTranspose2d, Fans, Initial, Norm, get_f32};
+use crate::layers::{
+    Conv2d, ConvShape, ConvTranspose2d, ConvTransposeShape, Fans, Initial, Norm, get_f32,
+};
 use crate::ops::{Activation, FilledRows, class_mask_logits, class_masks, mask_loss, mask_targets};
 use crate::section::Checks;
 use crate::structures::{
-    BatchGeometry, FeatureLevel, FeatureMaps, Instances, MaskUse, SlotRows, trim_samples,
+    BatchGeometry, FeatureLevel, FeatureMaps, Instances, SlotRows, TargetNeeds, trim_samples,
 };
 use crate::targets::{ObjectBatch, Sampled};
 
@@ -85,15 +87,16 @@ impl MaskHead {
         let predictor = weights.pp("mask_predictor");
         let enlarged = config.predictor_channels;
         let filters = predictor.pp("mask_fcn_logits");
+        let shape = ConvTransposeShape {
+            in_channels: channels,
+            out_channels: enlarged,
+            kernel: 2,
+            initial_bias: Initial::Default,
+        };
         Ok(Self {
             roi_pool: MultiScaleRoiAlign::new(levels, config.roi_output, config.roi_sampling),
             convs,
-            enlarge: ConvTranspose2d::load(
-                &predictor.pp("conv5_mask"),
-                channels,
-                enlarged,
-                Activation::Relu,
-            )?,
+            enlarge: ConvTranspose2d::load(&predictor.pp("conv5_mask"), shape, Activation::Relu)?,
             class_filters: get_f32(
                 &filters,
                 (num_classes, enlarged, 1, 1),
@@ -207,7 +210,7 @@ impl InstanceHead for MaskHead {
         mask_loss(&logits, &labels, &rows.of(&shares.flatten_to(1)?)?)
     }
 
-    fn mask_use(&self) -> MaskUse {
-        MaskUse::Needed
+    fn target_needs(&self) -> TargetNeeds {
+        TargetNeeds::MASKS
     }
 }

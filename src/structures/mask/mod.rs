@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use image::{GrayImage, ImageBuffer, Luma};
 
-use super::detections::BoxXyxy;
+use super::boxes::BoxXyxy;
 use super::image::ImageSize;
 use crate::error::{Error, Result};
 

@@ -8,7 +8,7 @@ use crate::train::Random;
 /// Pastes a random choice of another image's objects in front of an image's own.
 ///
 /// Reference: Ghiasi et al., "Simple Copy-Paste" (arXiv:2012.07177): both images are jittered separately; objects that
-/// are covered lose those pixels, and their boxes shrink; those wholly covered are gone. The seam is softened over a
+/// are covered lose those pixels, and their boxes shrink; their keypoints there are hidden; those wholly covered are gone. The seam is softened over a
 /// pixel or two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyPaste {
@@ -38,6 +38,11 @@ impl CopyPaste {
         let Some(cover) = union(&chosen) else { return };
         image.objects.retain_mut(|object| {
             let Some(mask) = &mut object.mask else { return true };
+            if let Some(keypoints) = &mut object.keypoints {
+                let covers =
+                    |x, y| cover.get_pixel_checked(x, y).is_some_and(|value| value.0[0] > 0);
+                keypoints.hide(covers);
+            }
             let mut hidden = false;
             for (value, covered) in mask.iter_mut().zip(cover.iter()) {
                 hidden |= *value > 0 && *covered > 0;

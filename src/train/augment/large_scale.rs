@@ -68,7 +68,11 @@ impl LargeScaleJitter {
             let mask = object.mask.as_ref();
             let mask = mask.map(|mask| place(mask, scaled, [left, top], self.size));
             let bbox = clipped(moved, self.size);
-            let mut object = Object { label: object.label, bbox, mask };
+            let keypoints = object.keypoints.as_ref().map(|keypoints| {
+                let place = |x, y| [x * ratio_x - shift_x, y * ratio_y - shift_y];
+                keypoints.moved(self.size, place)
+            });
+            let mut object = Object { label: object.label, bbox, mask, keypoints };
             let whole = object.mask.is_none() || (bbox == moved && has_pixels(&object));
             let stands = whole || object.fit_box();
             let large = object.bbox.width() >= LEAST_SIDE && object.bbox.height() >= LEAST_SIDE;

@@ -1,16 +1,18 @@
 //! Variety: an image and what it shows, changed together, so that a model never sees the same picture twice.
 //!
 //! In: a [`LabelledImage`]. Out: another one. What is done to it follows from an [`Augmentation`] and a [`Random`]
-//! alone. Boxes follow the pixels in f32, masks pixel by pixel; an object of which nothing is left is left out.
+//! alone. Boxes and keypoints follow the pixels in f32, masks pixel by pixel; an object of which nothing is left is left out.
 
 mod color;
 mod copy_paste;
+mod keypoints;
 mod large_scale;
 
 use image::{GrayImage, RgbImage};
 
 pub use color::ColorJitter;
 pub use copy_paste::CopyPaste;
+pub use keypoints::{Mirror, ObjectKeypoints};
 pub use large_scale::LargeScaleJitter;
 
 use super::random::Random;
@@ -38,6 +40,8 @@ pub struct Object {
     pub bbox: BoxXyxy,
     /// Its pixels, 255 inside and 0 outside, of the image's size; `None` where the data has no masks.
     pub mask: Option<GrayImage>,
+    /// Its keypoints; `None` where the data has none.
+    pub keypoints: Option<ObjectKeypoints>,
 }
 
 /// How images are varied; nothing unless a field says so.
@@ -93,7 +97,7 @@ impl LabelledImage {
         ImageSize { height: self.pixels.height() as usize, width: self.pixels.width() as usize }
     }
 
-    /// Mirrors left and right: pixels, boxes and masks.
+    /// Mirrors left and right: pixels, boxes, masks and keypoints, of which a left one becomes the right one.
     pub fn flip(&mut self) {
         image::imageops::flip_horizontal_in_place(&mut self.pixels);
         let width = self.pixels.width() as f32;
@@ -102,6 +106,9 @@ impl LabelledImage {
             (object.bbox.x1, object.bbox.x2) = (width - x2, width - x1);
             if let Some(mask) = &mut object.mask {
                 image::imageops::flip_horizontal_in_place(mask);
+            }
+            if let Some(keypoints) = &mut object.keypoints {
+                keypoints.flip(width);
             }
         }
     }
@@ -121,6 +128,11 @@ impl LabelledImage {
                 .filter_map(|object| object.mask.as_ref())
                 .map(Rle::from_bitmap)
                 .collect::<Result<_>>()?,
+            keypoints: objects
+                .into_iter()
+                .filter_map(|object| object.keypoints)
+                .map(|keypoints| keypoints.points)
+                .collect(),
         };
         Ok((ImageInput::from(pixels), target))
     }

@@ -4,6 +4,7 @@ use image::{GrayImage, Luma, Rgb, RgbImage};
 
 use super::color::{Change, change};
 use super::*;
+use crate::structures::{TargetKeypoint, Visibility};
 
 const RED: Rgb<u8> = Rgb([220, 20, 20]);
 const BLUE: Rgb<u8> = Rgb([20, 20, 220]);
@@ -20,7 +21,7 @@ fn ellipse(width: u32, height: u32) -> LabelledImage {
     LabelledImage {
         image_id: 5,
         pixels,
-        objects: vec![Object { label: 2, bbox, mask: Some(mask) }],
+        objects: vec![Object { label: 2, bbox, mask: Some(mask), keypoints: None }],
     }
 }
 
@@ -29,7 +30,7 @@ fn block(size: (u32, u32), [x1, y1, x2, y2]: [u32; 4], label: u32) -> Object {
     let inside = |x, y| (x1..x2).contains(&x) && (y1..y2).contains(&y);
     let mask =
         GrayImage::from_fn(size.0, size.1, |x, y| Luma([if inside(x, y) { 255 } else { 0 }]));
-    Object { label, bbox: extent(&mask).unwrap(), mask: Some(mask) }
+    Object { label, bbox: extent(&mask).unwrap(), mask: Some(mask), keypoints: None }
 }
 
 fn corners(bbox: BoxXyxy) -> [f32; 4] {
@@ -149,7 +150,7 @@ fn objects_that_vanish_are_left_out() {
     assert!(tiny.objects.is_empty());
     let (_, target) = tiny.into_input().unwrap();
     target
-        .validate(ImageSize { height: 16, width: 16 }, 2, crate::structures::MaskUse::Needed)
+        .validate(ImageSize { height: 16, width: 16 }, 2, crate::structures::TargetNeeds::MASKS)
         .unwrap();
 }
 
@@ -234,4 +235,78 @@ fn colors_are_the_references() {
             assert!(value.abs_diff(wanted) <= 1, "{changes:?}: {:?}", changed.as_raw());
         }
     }
+}
+
+fn person(points: &[(f32, f32, Visibility)]) -> ObjectKeypoints {
+    let point = |&(x, y, visibility)| TargetKeypoint { x, y, visibility };
+    let names = ["nose", "left_ear", "right_ear"].map(str::to_owned);
+    ObjectKeypoints {
+        points: points.iter().map(point).collect(),
+        mirror: Mirror::from_names(&names),
+    }
+}
+
+/// What torchvision's `_flip_coco_person_keypoints` gives.
+#[test]
+fn a_flip_swaps_left_and_right_keypoints() {
+    use Visibility::{Hidden, Unlabelled, Visible};
+    let mut image = ellipse(50, 40);
+    image.objects[0].keypoints =
+        Some(person(&[(14.0, 9.0, Visible), (3.5, 8.0, Hidden), (0.0, 0.0, Unlabelled)]));
+    let before = image.clone();
+    image.flip();
+    let expected = person(&[(36.0, 9.0, Visible), (0.0, 0.0, Unlabelled), (46.5, 8.0, Hidden)]);
+    assert_eq!(image.objects[0].keypoints.as_ref(), Some(&expected));
+    image.flip();
+    assert_eq!(image, before);
+}
+
+#[test]
+fn keypoints_are_scaled_and_cropped_with_their_pixels() {
+    use Visibility::{Hidden, Unlabelled, Visible};
+    let mut image = LabelledImage {
+        image_id: 1,
+        pixels: RgbImage::from_pixel(20, 10, BLUE),
+        objects: vec![block((20, 10), [2, 1, 16, 9], 1)],
+    };
+    image.objects[0].keypoints =
+        Some(person(&[(6.0, 4.0, Visible), (2.0, 5.0, Visible), (15.0, 5.0, Hidden)]));
+    // Twice as large, from column 6 and row 4 on.
+    let scaled = ImageSize { height: 20, width: 40 };
+    let shown = jitter(20, 16).show(&image, scaled, [6, 4]);
+    // The second one is left of the canvas, the third right of it.
+    let lost = (0.0, 0.0, Unlabelled);
+    let expected = person(&[(6.0, 4.0, Visible), lost, lost]);
+    assert_eq!(shown.objects[0].keypoints.as_ref(), Some(&expected));
+    let (_, target) = shown.into_input().unwrap();
+    assert_eq!(target.keypoints, [expected.points]);
+}
+
+#[test]
+fn pasted_objects_hide_keypoints_behind_them() {
+    use Visibility::{Hidden, Visible};
+    let size = (16, 16);
+    let mut image = LabelledImage {
+        image_id: 1,
+        pixels: RgbImage::from_pixel(16, 16, BLUE),
+        objects: vec![block(size, [1, 1, 12, 12], 1)],
+    };
+    let points = [(2.0, 2.0, Visible), (10.0, 10.0, Visible), (11.0, 11.0, Hidden)];
+    image.objects[0].keypoints = Some(person(&points));
+    let mut from = image.clone();
+    from.objects = vec![Object {
+        keypoints: Some(person(&[(9.0, 9.0, Visible); 3])),
+        ..block(size, [8, 8, 15, 15], 2)
+    }];
+    let paste = CopyPaste { probability: 1.0 };
+    // Half of the objects are pasted; the first seed that pastes the only one.
+    let pasted = (0..20).find_map(|seed| {
+        let mut image = image.clone();
+        paste.apply(&mut image, &from, &mut Random::new(seed));
+        (image.objects.len() == 2).then_some(image)
+    });
+    let objects = pasted.unwrap().objects;
+    let hidden = person(&[(2.0, 2.0, Visible), (10.0, 10.0, Hidden), (11.0, 11.0, Hidden)]);
+    assert_eq!(objects[0].keypoints.as_ref(), Some(&hidden));
+    assert_eq!(objects[1].keypoints, from.objects[0].keypoints);
 }

@@ -3,6 +3,7 @@
 //! In: a [`CocoDataset`](crate::dataset::CocoDataset). Out: batches of augmented images, made ahead of the trainer on
 //! threads of their own.
 
+mod keypoints;
 mod loader;
 mod prefetch;
 mod training_set;

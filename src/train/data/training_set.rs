@@ -4,9 +4,10 @@ use std::fmt;
 
 use rayon::prelude::*;
 
+use super::keypoints;
 use crate::dataset::{CocoAnnotation, CocoDataset, CocoSample, Coverage, Segmentation};
 use crate::error::{Error, Result};
-use crate::structures::{BoxXyxy, ImageSize, MaskUse};
+use crate::structures::{BoxXyxy, ImageSize, KeypointUse, MaskUse, TargetNeeds};
 use crate::train::augment::{LabelledImage, Object, extent};
 
 /// What happens to images without an object to learn from.
@@ -30,13 +31,15 @@ pub struct LeftOut {
     pub empty_masks: Vec<u64>,
     /// Ids of images left out, see [`Unlabelled`].
     pub images: Vec<u64>,
+    /// Ids of images left out because too few keypoints are labelled in them, where keypoints are learned.
+    pub few_keypoints: Vec<u64>,
 }
 
 /// A data set, cut down to what a model can learn from.
 #[derive(Debug, Clone)]
 pub struct TrainingSet {
     dataset: CocoDataset,
-    masks: MaskUse,
+    needs: TargetNeeds,
     /// Ids of images to show, ascending.
     images: Vec<u64>,
     left_out: LeftOut,
@@ -48,17 +51,21 @@ impl TrainingSet {
     ///
     /// # Errors
     /// [`Error::Dataset`], naming the entry: a category id that is 0 or not below `num_classes`, a file that is missing,
-    /// an object without an outline where masks are needed, nothing left to learn from.
+    /// an object without an outline where masks are needed, or without the model's keypoints where those are, nothing left
+    /// to learn from.
     pub fn new(
         dataset: CocoDataset,
         num_classes: usize,
-        masks: MaskUse,
+        needs: TargetNeeds,
         unlabelled: Unlabelled,
     ) -> Result<Self> {
         check_categories(&dataset, num_classes)?;
         dataset.check_files()?;
-        if masks == MaskUse::Needed {
+        if needs.masks == MaskUse::Needed {
             check_outlines(&dataset)?;
+        }
+        if let KeypointUse::Needed(count) = needs.keypoints {
+            keypoints::check(&dataset, count)?;
         }
         let mut left_out = LeftOut::default();
         let mut images = Vec::new();
@@ -67,7 +74,7 @@ impl TrainingSet {
             .par_iter()
             .map(|image| {
                 let annotations = dataset.annotations(image.id).iter();
-                annotations.map(|annotation| judge(annotation, image.size, masks)).collect()
+                annotations.map(|annotation| judge(annotation, image.size, needs.masks)).collect()
             })
             .collect();
         for (image, judged) in dataset.images().iter().zip(judged) {
@@ -82,6 +89,11 @@ impl TrainingSet {
             }
             match (usable, unlabelled) {
                 (0, Unlabelled::Skip) => left_out.images.push(image.id),
+                (_, Unlabelled::Skip)
+                    if keypoints::are_few(&dataset, image.id, needs.keypoints) =>
+                {
+                    left_out.few_keypoints.push(image.id);
+                }
                 _ => images.push(image.id),
             }
         }
@@ -95,7 +107,7 @@ impl TrainingSet {
                 ),
             });
         }
-        Ok(Self { dataset, masks, images, left_out })
+        Ok(Self { dataset, needs, images, left_out })
     }
 
     /// Ids of the images to show, ascending; at least one.
@@ -144,7 +156,7 @@ impl TrainingSet {
 
     /// `None` where the outline has no pixel.
     fn object(&self, annotation: &CocoAnnotation, size: ImageSize) -> Result<Option<Object>> {
-        let mask = match self.masks {
+        let mask = match self.needs.masks {
             MaskUse::Ignored => None,
             MaskUse::Needed => {
                 let rle = annotation.segmentation.to_rle(size);
@@ -164,7 +176,11 @@ impl TrainingSet {
         };
         // `check_categories` has seen every category.
         let label = annotation.category_id as u32;
-        Ok(Some(Object { label, bbox: clipped(annotation.bbox, size), mask }))
+        let keypoints = match self.needs.keypoints {
+            KeypointUse::Ignored => None,
+            KeypointUse::Needed(_) => Some(keypoints::of_object(&self.dataset, annotation)?),
+        };
+        Ok(Some(Object { label, bbox: clipped(annotation.bbox, size), mask, keypoints }))
     }
 }
 
@@ -263,6 +279,7 @@ impl fmt::Display for LeftOut {
             (&self.empty_boxes, "annotations whose box is empty inside the image"),
             (&self.empty_masks, "annotations whose outline has no pixel"),
             (&self.images, "images without an object to learn from"),
+            (&self.few_keypoints, "images with few labelled keypoints"),
         ];
         let mut lines = reasons.iter().filter(|(ids, _)| !ids.is_empty()).map(|(ids, reason)| {
             format!("left out: {} {reason} (ids {})", ids.len(), crate::dataset::first_ids(ids))
