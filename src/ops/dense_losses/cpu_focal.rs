@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::FOCAL_ALPHA;
-use super::cpu::Given;
+use super::given::Given;
 use crate::ops::support::cpu::simd::{Job, Simd};
 use crate::ops::support::isa::Isa;
 use crate::ops::support::matches::Match;
