@@ -19,6 +19,8 @@ mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;
+#[cfg(feature = "train")]
+mod one_stage;
 #[cfg(all(feature = "train", feature = "nccl"))]
 mod ranks;
 mod region_ops;
@@ -26,8 +28,6 @@ mod region_ops;
 mod runs;
 mod sampling;
 mod selection;
-#[cfg(feature = "train")]
-mod ssd;
 mod support;
 #[cfg(feature = "train")]
 mod training;
