@@ -73,7 +73,8 @@ fn main() -> Result<()> {
     let source = RandomSource { seed: 1 }.var_builder(&Device::Cpu);
     let network = Network::load_with(&network, &model, source, Freezing::backbone(&model, 5))?;
     let boxes = vec![BoxXyxy { x1: 40.0, y1: 30.0, x2: 160.0, y2: 140.0 }];
-    let target = Target { image_id: 1, boxes, labels: vec![1], masks: Vec::new() };
+    let target =
+        Target { image_id: 1, boxes, labels: vec![1], masks: Vec::new(), keypoints: Vec::new() };
     let batch = Batch { images: vec![image], targets: vec![target], min_size: None };
     let evaluated = network.evaluate(&batch, &mut RandomSampler::new(1, 0))?;
     println!("{}", evaluated.losses()?);

@@ -425,13 +425,14 @@ fn readme_and_manuals_list_every_model() {
     for name in candle_detection::config::names() {
         let config = candle_detection::config::get(name).unwrap();
         for weights in &config.weights {
-            let figures = [weights.box_ap, weights.mask_ap];
-            let row = readme.lines().find(|line| line.contains(&format!("`{name}`")));
-            let complete = row.is_some_and(|row| {
-                figures.iter().flatten().all(|figure| row.contains(&format!("{figure:.1}")))
-            });
-            if !complete {
-                faults.push(format!("README.md has no row for {name} with {figures:?}"));
+            let figures = [weights.box_ap, weights.mask_ap, weights.keypoint_ap];
+            let millions = format!("{:.1} M", weights.parameters as f64 / 1e6);
+            let cells = [format!("`{name}`"), format!("`{}`", weights.version), millions];
+            let figures = figures.iter().flatten().map(|figure| format!("{figure:.1}"));
+            let cells: Vec<String> =
+                cells.into_iter().chain(figures).map(|cell| format!("| {cell} |")).collect();
+            if !readme.lines().any(|row| cells.iter().all(|cell| row.contains(cell))) {
+                faults.push(format!("README.md has no row with the cells {cells:?}"));
             }
         }
     }
