@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::FOCAL_ALPHA;
-use super::cpu::Given;
+use super::given::Given;
 use crate::ops::support::cpu::simd::{Job, Simd};
 use crate::ops::support::isa::Isa;
 use crate::ops::support::matches::Match;
@@ -175,7 +175,7 @@ fn exp_below_zero(x: f32) -> f32 {
     series = series * rest + 8.333_452e-3;
     series = series * rest + 4.166_579_6e-2;
     series = series * rest + 1.666_666_5e-1;
-    series = series * rest + 5.000_000_1e-1;
+    series = series * rest + 0.5;
     let value = series * rest * rest + rest + 1.0;
     let power = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
     value * f32::from_bits(power)

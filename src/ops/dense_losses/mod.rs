@@ -4,12 +4,14 @@
 //! as [`Normalization`] says. Costs are added up in f64 and in an order of their own, so that a sum does not depend on who
 //! comes first. Where nothing is learned, nothing is looked at; a prediction that is NaN shows.
 
+mod compared;
 mod cpu;
 mod cpu_focal;
 mod cpu_hard_negatives;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod evaluate;
+mod given;
+mod graph;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use super::support::box_coding::BoxCoding;
 use super::support::check::argument;
 use super::support::levels::Levels;
 use crate::error::{Error, Result};
-use evaluate::Compared;
+use compared::Compared;
 
 /// Weight of the focal loss where the target is 1, and one less it where it is 0: the reference's.
 pub const FOCAL_ALPHA: f32 = 0.25;
@@ -105,7 +107,7 @@ pub fn focal_loss(
     truth: DenseTruth<'_>,
     normalization: Normalization,
 ) -> Result<Tensor> {
-    Compared::new(Loss::Focal, logits, classes, None, truth, normalization)?.cost(logits)
+    graph::cost(Compared::new(Loss::Focal, logits, classes, None, truth, normalization)?, logits)
 }
 
 /// What predicted boxes of the places that have found an object cost, compared with that object.
@@ -136,7 +138,10 @@ pub fn dense_box_loss(
 ) -> Result<Tensor> {
     let DenseBoxLossParams { coding, cost, normalization } = *params;
     let loss = Loss::Boxes { coding, cost };
-    Compared::new(loss, predictions, 4, Some(anchors), truth, normalization)?.cost(predictions)
+    graph::cost(
+        Compared::new(loss, predictions, 4, Some(anchors), truth, normalization)?,
+        predictions,
+    )
 }
 
 /// Binary cross-entropy of the centerness of the points that have found an object, divided by the positives of the batch.
@@ -169,7 +174,7 @@ pub fn centerness_loss(
     truth: DenseTruth<'_>,
 ) -> Result<Tensor> {
     let by = Normalization::PerBatch;
-    Compared::new(Loss::Centerness, logits, 1, Some(anchors), truth, by)?.cost(logits)
+    graph::cost(Compared::new(Loss::Centerness, logits, 1, Some(anchors), truth, by)?, logits)
 }
 
 /// Cross-entropy of the class logits of the places that have found an object and of each image's hardest others, divided by
@@ -207,7 +212,7 @@ pub fn hard_negative_loss(
 ) -> Result<Tensor> {
     let loss = Loss::HardNegatives { per_positive: negatives_per_positive };
     let by = Normalization::PerBatch;
-    Compared::new(loss, logits, classes, None, truth, by)?.cost(logits)
+    graph::cost(Compared::new(loss, logits, classes, None, truth, by)?, logits)
 }
 
 /// Which loss.
