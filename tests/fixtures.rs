@@ -87,6 +87,7 @@ fn model_files_have_the_parameters_of_the_reference() {
         "fcos_resnet50_fpn",
         "ssd300_vgg16",
         "ssdlite320_mobilenet_v3_large",
+        "keypointrcnn_resnet50_fpn",
         "maskrcnn_shapes",
     ]));
     for name in config::names() {

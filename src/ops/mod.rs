@@ -28,7 +28,7 @@
 //! | [`box_targets`] | labels and deltas of sampled boxes |
 //! | [`mask_targets`] | what the masks of sampled boxes should have been |
 //! | [`losses`](classifier_loss) | what predictions cost: of objectness, classes, boxes and masks |
-//! | [`dense losses`](focal_loss) | what predictions at every place of a pyramid cost: classes, boxes, centerness |
+//! | [`dense_losses`](focal_loss) | what predictions at every place of a pyramid cost: classes, boxes, centerness |
 //! | [`keypoint_targets`] | the cells that the keypoints of sampled boxes lie in |
 //! | [`keypoint_loss`] | what heatmaps of keypoints cost |
 //! | [`upload_arrays`] | small arrays of the host, in one copy |

@@ -158,7 +158,7 @@ fn add_up<O: Element>(
                     }
                 }
                 for (out, sum) in out.iter_mut().zip(&*sums) {
-                    *out = O::narrow(activated(*sum, activation));
+                    *out = O::narrow(activation.apply(*sum));
                 }
             }
         },
@@ -170,14 +170,6 @@ fn sources(line: usize, lines: usize) -> impl Iterator<Item = (usize, usize)> {
     let last = line.div_ceil(2);
     let (first, odd) = (last.saturating_sub(1), (line + 1) % 2);
     (first..(last + 1).min(lines)).map(move |source| (source, odd + 2 * (last - source)))
-}
-
-/// NaN stays NaN.
-fn activated(value: f32, activation: Activation) -> f32 {
-    match activation {
-        Activation::Relu if value < 0.0 => 0.0,
-        _ => value,
-    }
 }
 
 /// One row per input pixel, with the values of the output pixels of its window in the order `(dy, dx, channel)`, zero

@@ -63,7 +63,7 @@ struct AddUp {
     out: u64,
     height: u32,
     width: u32,
-    relu: u32,
+    activation: u32,
     unused: u32,
 }
 
@@ -160,7 +160,7 @@ fn add_up(
             out,
             height: height as u32,
             width: width as u32,
-            relu: u32::from(activation == Activation::Relu),
+            activation: activation.code(),
             unused: 0,
         };
         let kernel = for_dtype!("conv_transpose2d_add_up", dtype);

@@ -66,7 +66,7 @@ struct AddUp {
     // H and W.
     unsigned height;
     unsigned width;
-    unsigned relu;
+    unsigned activation;
     unsigned unused;
 };
 
@@ -95,7 +95,7 @@ __device__ __forceinline__ void add_up_packs(const AddUp& a) {
             }
         }
 #pragma unroll
-        for (unsigned k = 0; k < N; k++) sums[k] = a.relu ? relu(sums[k]) : sums[k];
+        for (unsigned k = 0; k < N; k++) sums[k] = activate(sums[k], a.activation);
         store<N>(static_cast<T*>(a.out) + (size_t)pixel * channels + channel, sums);
     });
 }

@@ -366,6 +366,8 @@ enum Taken {
 /// Takes the storage out of a tensor, without a copy.
 fn take_storage(tensor: Tensor) -> Result<Taken> {
     let take = Take(Mutex::new(None));
+    // Of an empty tensor candle sees strides of zero, and suspects that elements are shared.
+    let tensor = if tensor.elem_count() == 0 { tensor.flatten_all()? } else { tensor };
     tensor.inplace_op1(&take)?;
     let taken = lock(&take.0).take();
     Ok(taken.ok_or_else(|| candle_core::Error::Msg("a tensor without storage".to_owned()))?)

@@ -90,7 +90,7 @@ fn map2_on_cpu(a: &Tensor, b: &Tensor, combine: impl Fn(f32, f32) -> f32 + Sync)
 }
 
 /// Pixels whose values are added in f32; the sums of such blocks are added in f64.
-const PIXELS: usize = 256;
+const PIXELS: usize = 64;
 
 /// Sums over the pixels of each image, `[N, C]` for `[N, P, C]`. `add` gets the index of a pixel among those of all images,
 /// and sums to add something to, one for each channel.
