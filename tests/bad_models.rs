@@ -72,11 +72,11 @@ fn missing_sections_are_named() {
 #[test]
 fn unknown_kinds_are_refused_with_the_known_ones() {
     let cases = [
-        ("tiny_r18", "kind = \"rcnn\"", "kind = \"yolo\"", ["architecture", "yolo", "retinanet"]),
-        ("tiny_r18", "\"resnet\"", "\"restnet\"", ["body", "restnet", "resnet"]),
-        ("tiny_r18", "\"fpn\"", "\"pan\"", ["neck", "pan", "fpn"]),
-        ("tiny_ssd", "kind = \"conv\"", "kind = \"linear\"", ["head", "linear", "conv"]),
-        ("tiny_r18", "\"max_pool\"", "\"min_pool\"", ["neck", "min_pool", "max_pool"]),
+        ("tiny_r18", "kind = \"rcnn\"", "kind = \"yolo\"", ["kind", "yolo", "retinanet"]),
+        ("tiny_r18", "\"resnet\"", "\"restnet\"", ["kind", "restnet", "`resnet`"]),
+        ("tiny_r18", "\"fpn\"", "\"pan\"", ["kind", "pan", "`fpn`"]),
+        ("tiny_ssd", "kind = \"conv\"", "kind = \"linear\"", ["kind", "linear", "`conv`"]),
+        ("tiny_r18", "\"max_pool\"", "\"min_pool\"", ["extra_level", "min_pool", "`max_pool`"]),
     ];
     for (name, from, to, parts) in cases {
         names(&refused(&changed(name, from, to)), &parts);
@@ -93,7 +93,7 @@ fn anchors_for_other_levels_are_refused() {
     let text = changed("tiny_ssd", "[2.0], [2.0]]", "[2.0]]");
     names(
         &refused(&text),
-        &["`architecture.default_boxes.aspect_ratios` is 5 lists", "6, one per"],
+        &["`architecture.default_boxes.aspect_ratios` is 5 entries", "6, one list per level"],
     );
     let text = changed("tiny_ssd", "90.0, 268.0]", "90.0]");
     names(&refused(&text), &["`architecture.default_boxes.steps`", "5", "6, one per"]);

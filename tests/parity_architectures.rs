@@ -13,6 +13,15 @@ use common::{Fixture, channels_last, fixtures, largest_difference, largest_value
 const FEATURES: f32 = 1e-4;
 /// Scores: relative difference.
 const SCORES: f32 = 1e-4;
+/// What the reference's own results change, relatively, when all weights are perturbed by three parts in ten million, which
+/// is what rounding amounts to, where that is more than the tolerance: fifty layers add up, and levels of one cell have
+/// running variances near zero, by which norms divide.
+const NOISE: [(&str, &str, f32); 4] = [
+    ("tiny_r50_v2", "scores", 6.6e-4),
+    ("tiny_mobilenet", "scores", 4.4e-4),
+    ("tiny_ssdlite", "features.4", 2.8e-4),
+    ("tiny_ssdlite", "features.5", 2.3e-3),
+];
 /// Boxes, in pixels of the image.
 const BOX_PIXELS: f32 = 0.01;
 /// Keypoints, in pixels of the image.
@@ -65,11 +74,17 @@ fn compare(name: &str) {
     let config = &detector.config().image;
     let batch = transform::to_batch(&images, config, detector.device(), detector.dtype()).unwrap();
     compare_batch(&fixture, &batch);
-    compare_features(&fixture, &detector.network().backbone.forward(&batch.pixels).unwrap());
+    compare_features(name, &fixture, &detector.network().backbone.forward(&batch.pixels).unwrap());
     let found = detector.detect_batch(&images).unwrap();
     for (image, detections) in found.iter().enumerate() {
-        compare_detections(&fixture, detections, image);
+        compare_detections(name, &fixture, detections, image);
     }
+}
+
+/// A tolerance, or the noise of what is compared.
+fn tolerance(name: &str, what: &str, tolerance: f32) -> f32 {
+    let noise = NOISE.iter().find(|(model, part, _)| (*model, *part) == (name, what));
+    noise.map_or(tolerance, |(.., noise)| *noise)
 }
 
 /// What goes into the network.
@@ -93,19 +108,20 @@ fn compare_batch(fixture: &Fixture, batch: &ImageBatch) {
 }
 
 /// What the heads see.
-fn compare_features(fixture: &Fixture, features: &FeatureMaps) {
+fn compare_features(name: &str, fixture: &Fixture, features: &FeatureMaps) {
     if !fixture.has("features.0") {
         return;
     }
     for (level, found) in features.levels.iter().enumerate() {
         let key = format!("features.{level}");
-        assert_near(found, &fixture.features(&key), &key);
+        let tolerance = tolerance(name, &key, FEATURES);
+        assert_within(found, &fixture.features(&key), tolerance, &key);
     }
     let next = format!("features.{}", features.levels.len());
     assert!(!fixture.has(&next), "{next} is missing");
 }
 
-fn compare_detections(fixture: &Fixture, detections: &Detections, image: usize) {
+fn compare_detections(name: &str, fixture: &Fixture, detections: &Detections, image: usize) {
     let get = |what: &str| fixture.tensor(&format!("{what}.{image}"));
     let labels: Vec<u32> = get("resized_image.labels").to_vec1().unwrap();
     let found: Vec<u32> = detections.instances.iter().map(|i| i.label).collect();
@@ -113,7 +129,7 @@ fn compare_detections(fixture: &Fixture, detections: &Detections, image: usize) 
     let scores = values(&get("resized_image.scores"));
     for (slot, (instance, expected)) in detections.instances.iter().zip(scores).enumerate() {
         let (found, difference) = (instance.score, (instance.score - expected).abs());
-        let near = difference <= SCORES * expected;
+        let near = difference <= tolerance(name, "scores", SCORES) * expected;
         assert!(near, "score {slot} of image {image}: {found}, expected {expected}");
     }
     let tensors = detections.to_tensors(&Device::Cpu).unwrap();
@@ -131,8 +147,14 @@ fn compare_detections(fixture: &Fixture, detections: &Detections, image: usize) 
 
 #[track_caller]
 fn assert_near(found: &Tensor, expected: &Tensor, what: &str) {
+    assert_within(found, expected, FEATURES, what);
+}
+
+/// `tolerance` is relative to the largest value.
+#[track_caller]
+fn assert_within(found: &Tensor, expected: &Tensor, tolerance: f32, what: &str) {
     assert_eq!(found.dims(), expected.dims(), "{what}");
     let (difference, largest) = (largest_difference(found, expected), largest_value(expected));
-    let near = difference <= FEATURES * largest;
+    let near = difference <= tolerance * largest;
     assert!(near, "{what} differ by {difference}, the largest value is {largest}");
 }

@@ -49,7 +49,7 @@ pub(super) fn shares(matches: &[u32], plan: &Levels, normalization: Normalizatio
 
 impl Given<'_> {
     /// Requires that matches are objects, and their labels classes where predictions are.
-    pub fn check_matches(&self, has_classes: bool) -> Result<()> {
+    pub(super) fn check_matches(&self, has_classes: bool) -> Result<()> {
         let fault = |argument, expected, found: usize| {
             Err(Error::Shape { op: self.op, argument, expected, found: vec![found] })
         };
