@@ -44,8 +44,11 @@ fn print_published(args: &Args, outcome: &Outcome) {
     let Some(config) = model.and_then(|model| config::find(model).ok()) else { return };
     let report = &outcome.report;
     for weights in config.weights {
-        for (kind, published) in [(IouKind::Box, weights.box_ap), (IouKind::Mask, weights.mask_ap)]
-        {
+        for (kind, published) in [
+            (IouKind::Box, weights.box_ap),
+            (IouKind::Mask, weights.mask_ap),
+            (IouKind::Keypoints, weights.keypoint_ap),
+        ] {
             let measured = report.per_kind.get(&kind).and_then(|metrics| metrics.ap);
             if let (Some(measured), Some(published)) = (measured, published) {
                 println!(

@@ -9,10 +9,11 @@ use candle_detection::eval::{self, CocoReport, IouKind};
 use candle_detection::{DetectorBuilder, Result, Silent, Weights};
 
 /// Names of the figures of an evaluation, as the logs have them.
-pub const FIGURES: [&str; 4] = ["box_ap", "box_ap50", "mask_ap", "mask_ap50"];
+pub const FIGURES: [&str; 6] =
+    ["box_ap", "box_ap50", "mask_ap", "mask_ap50", "keypoint_ap", "keypoint_ap50"];
 
 /// COCO's figures in percent, in the order of [`FIGURES`]; `None` for what the model or the data set does not have.
-pub type Figures = [Option<f64>; 4];
+pub type Figures = [Option<f64>; 6];
 
 pub fn evaluate(
     config: &ModelConfig,
@@ -33,14 +34,15 @@ fn figures(report: &CocoReport) -> Figures {
         let figure = |value: Option<f64>| value.map(|value| 100.0 * value);
         [figure(metrics.and_then(|m| m.ap)), figure(metrics.and_then(|m| m.ap50))]
     };
-    let ([box_ap, box_ap50], [mask_ap, mask_ap50]) =
-        (percent(IouKind::Box), percent(IouKind::Mask));
-    [box_ap, box_ap50, mask_ap, mask_ap50]
+    let [box_ap, box_ap50] = percent(IouKind::Box);
+    let [mask_ap, mask_ap50] = percent(IouKind::Mask);
+    let [keypoint_ap, keypoint_ap50] = percent(IouKind::Keypoints);
+    [box_ap, box_ap50, mask_ap, mask_ap50, keypoint_ap, keypoint_ap50]
 }
 
-/// What the best weights are best at: AP of the masks, or of the boxes where there are none.
-pub fn score([box_ap, _, mask_ap, _]: Figures) -> f64 {
-    mask_ap.or(box_ap).unwrap_or(0.0)
+/// What the best weights are best at: AP of the keypoints, else of the masks, else of the boxes.
+pub fn score([box_ap, _, mask_ap, _, keypoint_ap, _]: Figures) -> f64 {
+    keypoint_ap.or(mask_ap).or(box_ap).unwrap_or(0.0)
 }
 
 pub fn describe(figures: Figures) -> String {

@@ -56,6 +56,15 @@ fn a_step_on_mobilenet_has_the_losses_and_gradients_of_the_cpu() {
     compare_step(&Reference::load("tiny_mobilenet"), "objects");
 }
 
+#[test]
+fn a_step_on_keypoints_has_the_losses_and_gradients_of_the_cpu() {
+    let _alone = alone();
+    let reference = Reference::load("tiny_keypointrcnn");
+    for case in ["objects", "one_empty", "all_empty"] {
+        compare_step(&reference, case);
+    }
+}
+
 /// With norms that use the statistics of the batch: gradients within the reference's own noise, statistics too.
 #[test]
 fn batch_norms_train_as_the_references() {

@@ -16,6 +16,10 @@ use super::support::cuda;
 const PIXELS: f32 = 1e-3;
 /// Scores and mask probabilities.
 const PROBABILITY: f32 = 1e-3;
+/// Pixels of keypoints, whose places follow from the sides of a box, rounded up.
+const KEYPOINT_PIXELS: f32 = 2e-3;
+/// Logits of keypoints.
+const KEYPOINT_SCORE: f32 = 1e-3;
 
 pub fn tiny(name: &str, device: Device) -> Detector {
     let file = |extension: &str| fixtures().join(format!("{name}.{extension}"));
@@ -43,6 +47,13 @@ fn assert_same(found: &[Detections], expected: &[Detections], pixels: f32, proba
                 for (p, q) in p.probabilities().iter().zip(q.probabilities()) {
                     assert!((p - q).abs() <= probability, "{p} {q}");
                 }
+            }
+            assert_eq!(a.keypoints.is_some(), b.keypoints.is_some());
+            let keypoints = a.keypoints.iter().flatten().zip(b.keypoints.iter().flatten());
+            for (p, q) in keypoints {
+                let apart = (p.x - q.x).abs().max((p.y - q.y).abs());
+                assert!(apart <= KEYPOINT_PIXELS, "{p:?} {q:?}");
+                assert!((p.score - q.score).abs() <= KEYPOINT_SCORE, "{p:?} {q:?}");
             }
         }
     }
@@ -75,6 +86,20 @@ fn faster_rcnn_on_mobilenet() {
     compare("tiny_mobilenet");
     let detector = tiny("tiny_mobilenet", cuda());
     assert_budget(&detector, &Fixture::load("tiny_mobilenet").images());
+}
+
+#[test]
+fn keypoint_rcnn() {
+    let _alone = alone();
+    let model = "tiny_keypointrcnn";
+    compare(model);
+    let images = Fixture::load(model).images();
+    assert_budget(&tiny(model, cuda()), &images);
+    let expected = tiny(model, Device::Cpu).detect_batch(&images).unwrap();
+    let graphs = tiny_by_graphs(model);
+    for _ in 0..2 {
+        assert_same(&graphs.detect_batch(&images).unwrap(), &expected, PIXELS, PROBABILITY);
+    }
 }
 
 /// One upload, the pixels; one download, the detections, which the host waits for; and no other copy or wait.
