@@ -96,7 +96,7 @@ pub use append_slots::append_slots;
 pub use assign::{AssignParams, Unfound, assign};
 pub use assign_points::{AssignPointsParams, assign_points};
 pub use batch_norm::{BatchNormOutput, batch_norm};
-pub use box_targets::{BoxTargets, Objects, box_targets};
+pub use box_targets::{BoxTargets, box_targets};
 pub use class_masks::{class_mask_logits, class_masks};
 pub use conv_transpose2d::{
     PreparedConvTranspose2d, TrainableConvTranspose2d, conv_transpose2d, conv_transpose2d_trainable,
@@ -141,6 +141,7 @@ pub use support::box_set::BoxSet;
 pub use support::filled_rows::FilledRows;
 pub use support::isa::instruction_set;
 pub use support::matches::{IGNORED_LABEL, Match};
+pub use support::objects::Objects;
 pub use support::pairs::Pairs;
 pub use top_k::{TopK, top_k};
 pub use top_pairs::{TopPairsParams, top_pairs};

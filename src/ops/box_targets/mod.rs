@@ -10,18 +10,10 @@ use candle_core::{DType, Device, Tensor};
 
 use super::support::box_set::BoxSet;
 use super::support::check::{argument, unsupported};
+use super::support::objects::Objects;
 use crate::error::Result;
 
 const OP: &str = "box_targets";
-
-/// The objects of a batch.
-#[derive(Debug, Clone, Copy)]
-pub struct Objects<'a> {
-    /// `[N, G, 4]` f32, xyxy in pixels of the resized images.
-    pub boxes: &'a Tensor,
-    /// `[N, G]` u32, category ids above 0.
-    pub labels: &'a Tensor,
-}
 
 /// What [`box_targets`] finds; everything above the counts is zero but the labels.
 #[derive(Debug, Clone)]

@@ -19,10 +19,10 @@ mod tests;
 
 use candle_core::{DType, Tensor};
 
-use super::box_targets::Objects;
 use super::support::box_coding::BoxCoding;
 use super::support::check::argument;
 use super::support::levels::Levels;
+use super::support::objects::Objects;
 use crate::error::{Error, Result};
 use compared::Compared;
 

@@ -14,6 +14,7 @@ pub(crate) mod geometry;
 pub(crate) mod isa;
 pub(crate) mod levels;
 pub(crate) mod matches;
+pub(crate) mod objects;
 pub(crate) mod order;
 pub(crate) mod pairs;
 pub(crate) mod parallel;
