@@ -98,6 +98,7 @@ pub struct FeaturePyramid {
 }
 
 /// What makes the extra levels.
+#[expect(clippy::large_enum_variant, reason = "a pyramid has one of them")]
 enum Extra {
     MaxPool,
     Convs { source: Source, p6: Conv2d, p7: Conv2d },
