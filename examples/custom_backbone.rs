@@ -75,6 +75,7 @@ fn main() -> Result<()> {
         boxes: vec![BoxXyxy { x1: 40.0, y1: 30.0, x2: 160.0, y2: 140.0 }],
         labels: vec![3],
         masks: Vec::new(),
+        keypoints: Vec::new(),
     };
     let batch = Batch { images: vec![image], targets: vec![target], min_size: None };
     let evaluated = network.evaluate(&batch, &mut RandomSampler::new(1, 0))?;

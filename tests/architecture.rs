@@ -102,13 +102,6 @@ const ARCHITECTURES: &[&str] = &[
     "targets",
 ];
 
-/// Circles of imports that are still to be opened.
-const CIRCLES: &[&[&str]] = &[
-    &["ops/conv2d/cpu/backward", "ops/conv2d/cpu/winograd_gradient"],
-    &["structures/detections", "structures/mask"],
-    &["train/gradients", "train/verdict"],
-];
-
 /// What the crate re-exports at its root, and the room it belongs to.
 const REEXPORTS: &[(&str, &str)] = &[
     ("DetectionNetwork", "network"),
@@ -272,20 +265,10 @@ fn imports_run_in_no_circles() {
         .filter(|source| !source.is_test())
         .map(|source| imports::File { path: &source.path, code: &source.code })
         .collect();
-    let mut known: Vec<_> = CIRCLES.to_vec();
-    let mut faults = Vec::new();
-    for circle in imports::circles(&files) {
-        let within = |entry: &&[&str]| circle.members.iter().all(|m| entry.contains(&m.as_str()));
-        if CIRCLES.iter().any(within) {
-            known.retain(|entry| !within(entry));
-        } else {
-            let (members, way) = (circle.members.join(", "), circle.way.join("\n    "));
-            faults.push(format!("{members}:\n    {way}"));
-        }
-    }
-    let gone =
-        known.iter().map(|entry| format!("{}: no circle; delete its line", entry.join(", ")));
-    faults.extend(gone);
+    let faults = imports::circles(&files)
+        .iter()
+        .map(|circle| format!("{}:\n    {}", circle.members.join(", "), circle.way.join("\n    ")))
+        .collect();
     assert_none(faults, "move what both need to a file that imports neither:");
 }
 

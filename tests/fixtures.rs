@@ -84,6 +84,7 @@ fn model_files_have_the_parameters_of_the_reference() {
         "fasterrcnn_mobilenet_v3_large_320_fpn",
         "retinanet_resnet50_fpn",
         "retinanet_resnet50_fpn_v2",
+        "fcos_resnet50_fpn",
         "ssd300_vgg16",
         "ssdlite320_mobilenet_v3_large",
         "maskrcnn_shapes",

@@ -15,6 +15,8 @@ const FEATURES: f32 = 1e-4;
 const SCORES: f32 = 1e-4;
 /// Boxes, in pixels of the image.
 const BOX_PIXELS: f32 = 0.01;
+/// Keypoints, in pixels of the image.
+const KEYPOINT_PIXELS: f32 = 0.05;
 /// Of a batch, every so many rows and columns are in the fixture.
 const EVERY: u32 = 8;
 
@@ -117,6 +119,14 @@ fn compare_detections(fixture: &Fixture, detections: &Detections, image: usize) 
     let tensors = detections.to_tensors(&Device::Cpu).unwrap();
     let difference = largest_difference(&tensors.boxes, &get("final.boxes"));
     assert!(difference <= BOX_PIXELS, "boxes of image {image} differ by {difference} px");
+    assert_eq!(tensors.keypoints.is_some(), fixture.has("final.keypoints.0"));
+    if let Some(keypoints) = tensors.keypoints {
+        let difference = largest_difference(&keypoints, &get("final.keypoints"));
+        let near = difference <= KEYPOINT_PIXELS;
+        assert!(near, "keypoints of image {image} differ by {difference} px");
+        let scores = tensors.keypoint_scores.unwrap();
+        assert_near(&scores, &get("resized_image.keypoints_scores"), "scores of keypoints");
+    }
 }
 
 #[track_caller]

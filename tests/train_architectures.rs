@@ -79,7 +79,8 @@ fn compare_gradients(reference: &Reference, case: &str, gradients: &Gradients) {
     if case == "objects" {
         let mut names: Vec<&str> = expected.iter().map(|(name, _)| *name).collect();
         let mut found: Vec<&str> = gradients.names().iter().map(String::as_str).collect();
-        (names.sort_unstable(), found.sort_unstable());
+        names.sort_unstable();
+        found.sort_unstable();
         assert_eq!(found, names, "trained parameters");
     }
     let all = expected.iter().map(|(_, gradient)| largest_value(gradient));

@@ -101,7 +101,11 @@ pub struct FeaturePyramid {
 #[expect(clippy::large_enum_variant, reason = "a pyramid has one of them")]
 enum Extra {
     MaxPool,
-    Convs { source: Source, p6: Conv2d, p7: Conv2d },
+    /// `p6` and `p7`.
+    Convs {
+        source: Source,
+        convs: Box<[Conv2d; 2]>,
+    },
 }
 
 /// What `p6` is made of.
@@ -147,7 +151,7 @@ impl FeaturePyramid {
             let of_p6 = ConvShape { in_channels: channels, ..shape };
             let p6 = Conv2d::load(&weights.pp("p6"), shape, Activation::None)?;
             let p7 = Conv2d::load(&weights.pp("p7"), of_p6, Activation::None)?;
-            Ok(Extra::Convs { source, p6, p7 })
+            Ok(Extra::Convs { source, convs: Box::new([p6, p7]) })
         };
         let extra = match config.extra_level {
             ExtraLevel::MaxPool => Extra::MaxPool,
@@ -166,7 +170,8 @@ impl FeaturePyramid {
                     MaxPool2dParams { kernel: 1, stride: 2, padding: 0, rounding: Rounding::Down };
                 Ok(vec![max_pool2d(output, &params)?])
             }
-            Extra::Convs { p6, p7, .. } => {
+            Extra::Convs { convs, .. } => {
+                let [p6, p7] = convs.as_ref();
                 let p6 = p6.forward(stage.unwrap_or(output))?;
                 let p7 = p7.forward(&p6.relu()?)?;
                 Ok(vec![p6, p7])

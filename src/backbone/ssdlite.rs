@@ -14,13 +14,9 @@ use crate::ops::Activation;
 use crate::section::Checks;
 use crate::structures::{FeatureLevel, FeatureMaps};
 
-/// Of a feature's index from the end: the block that C4 begins with is the last one but this among those that halve the
-/// size.
-const LAST_STAGES: usize = 2;
-
-/// Index of C4's first block among the features of a MobileNetV3.
+/// Index of C4's first block among the features of a MobileNetV3: of the stages, only the last convolution comes later.
 fn c4(config: &MobileNetV3Config) -> usize {
-    config.stage_indices().into_iter().rev().nth(LAST_STAGES - 1).unwrap_or(0)
+    config.stage_indices().into_iter().rev().nth(1).unwrap_or(0)
 }
 
 /// The two outputs of [`SplitMobileNetV3`]: of C4's expansion, and of the last convolution.

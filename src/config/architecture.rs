@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::architecture::{Architecture, Foundation};
-use crate::dense::{RetinaNet, RetinaNetConfig, Ssd, SsdConfig};
+use crate::dense::{Fcos, FcosConfig, RetinaNet, RetinaNetConfig, Ssd, SsdConfig};
 use crate::error::Result;
 use crate::rcnn::{GeneralizedRcnn, HeadConstructor, RcnnConfig};
 use crate::section::Checks;
@@ -17,6 +17,8 @@ pub enum ArchitectureConfig {
     Rcnn(RcnnConfig),
     /// RetinaNet.
     Retinanet(RetinaNetConfig),
+    /// FCOS.
+    Fcos(FcosConfig),
     /// SSD and SSDLite.
     Ssd(SsdConfig),
     /// One of the user's own, whose settings are not looked at.
@@ -42,6 +44,7 @@ impl ArchitectureConfig {
         match self {
             Self::Rcnn(config) => config.validate(levels, checks),
             Self::Retinanet(config) => config.validate(levels, checks),
+            Self::Fcos(config) => config.validate(levels, checks),
             Self::Ssd(config) => config.validate(levels, checks),
             Self::Custom(_) => Ok(()),
         }
@@ -67,6 +70,7 @@ impl ArchitectureConfig {
         match self {
             Self::Rcnn(config) => Ok(Box::new(GeneralizedRcnn::load(foundation, config, heads)?)),
             Self::Retinanet(config) => Ok(Box::new(RetinaNet::load(foundation, config)?)),
+            Self::Fcos(config) => Ok(Box::new(Fcos::load(foundation, config)?)),
             Self::Ssd(config) => Ok(Box::new(Ssd::load(foundation, config)?)),
             Self::Custom(_) => Err(Checks::new("the model").fault(
                 "architecture.kind",
@@ -89,7 +93,7 @@ impl ArchitectureConfig {
         match self {
             Self::Rcnn(config) => config.fixed_norms(),
             Self::Ssd(config) => config.fixed_norms(),
-            Self::Retinanet(_) | Self::Custom(_) => Vec::new(),
+            Self::Retinanet(_) | Self::Fcos(_) | Self::Custom(_) => Vec::new(),
         }
     }
 
@@ -113,6 +117,14 @@ impl ArchitectureConfig {
     pub fn as_retinanet_mut(&mut self) -> Option<&mut RetinaNetConfig> {
         match self {
             Self::Retinanet(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// The settings of an FCOS, to be changed.
+    pub fn as_fcos_mut(&mut self) -> Option<&mut FcosConfig> {
+        match self {
+            Self::Fcos(config) => Some(config),
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ const MODELS: &[(&str, &str)] = &[
     ),
     ("retinanet_resnet50_fpn", include_str!("../../models/retinanet_resnet50_fpn.toml")),
     ("retinanet_resnet50_fpn_v2", include_str!("../../models/retinanet_resnet50_fpn_v2.toml")),
+    ("fcos_resnet50_fpn", include_str!("../../models/fcos_resnet50_fpn.toml")),
     ("ssd300_vgg16", include_str!("../../models/ssd300_vgg16.toml")),
     (
         "ssdlite320_mobilenet_v3_large",

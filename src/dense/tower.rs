@@ -10,7 +10,7 @@ use crate::ops::Activation;
 use crate::section::Checks;
 
 /// Groups of channels that a norm of a tower has.
-const GROUPS: usize = 32;
+pub(super) const GROUPS: usize = 32;
 
 /// What follows the convolutions of a tower, besides a ReLU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,8 @@ pub(super) enum TowerLayout {
     Biased,
     /// Layer `i` has its convolution at `i.0`, which has no bias, and its norm at `i.1`.
     Normed,
+    /// Layer `i` has its convolution at `3·i`, which has a bias, and its norm at `3·i + 1`.
+    Interleaved,
 }
 
 impl From<TowerNorm> for TowerLayout {
@@ -71,17 +73,23 @@ impl Tower {
         let shape = square(channels, channels, Initial::Small);
         let layers = (0..depth)
             .map(|index| {
-                let weights = weights.pp(index);
+                let none = Activation::None;
+                let norm_at = |weights: &VarBuilder| {
+                    GroupNorm::load(weights, GROUPS, channels, Activation::Relu)
+                };
                 match layout {
                     TowerLayout::Biased => {
-                        Ok((Conv2d::load(&weights.pp(0), shape, Activation::Relu)?, None))
+                        let conv = &weights.pp(index).pp(0);
+                        Ok((Conv2d::load(conv, shape, Activation::Relu)?, None))
                     }
                     TowerLayout::Normed => {
-                        let none = Activation::None;
+                        let weights = weights.pp(index);
                         let conv = Conv2d::load_without_bias(&weights.pp(0), shape, none)?;
-                        let norm = &weights.pp(1);
-                        let norm = GroupNorm::load(norm, GROUPS, channels, Activation::Relu)?;
-                        Ok((conv, Some(norm)))
+                        Ok((conv, Some(norm_at(&weights.pp(1))?)))
+                    }
+                    TowerLayout::Interleaved => {
+                        let conv = Conv2d::load(&weights.pp(3 * index), shape, none)?;
+                        Ok((conv, Some(norm_at(&weights.pp(3 * index + 1))?)))
                     }
                 }
             })
@@ -117,6 +125,19 @@ pub(super) fn predictor(
 ) -> Result<Conv2d> {
     let shape = square(in_channels, out_channels, initial);
     Ok(Conv2d::load(weights, shape, Activation::None)?.with_f32_output())
+}
+
+/// A 3×3 convolution that predicts numbers in f32, none below 0.
+///
+/// # Errors
+/// Those of the weights' source, and of candle.
+pub(super) fn predictor_above_zero(
+    weights: &VarBuilder,
+    in_channels: usize,
+    out_channels: usize,
+) -> Result<Conv2d> {
+    let shape = square(in_channels, out_channels, Initial::Small);
+    Ok(Conv2d::load(weights, shape, Activation::Relu)?.with_f32_output())
 }
 
 fn square(in_channels: usize, out_channels: usize, initial: Initial) -> ConvShape {

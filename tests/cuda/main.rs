@@ -8,14 +8,19 @@
 mod common;
 mod convs;
 mod counters;
+mod dense_losses;
 mod dense_ops;
 mod detection_ops;
+#[cfg(feature = "train")]
+mod fcos;
 mod gradients;
 mod instance_norms;
 mod keypoints;
 mod losses;
 mod mask_targets;
 mod norms;
+#[cfg(feature = "train")]
+mod one_stage;
 #[cfg(all(feature = "train", feature = "nccl"))]
 mod ranks;
 mod region_ops;
@@ -23,8 +28,6 @@ mod region_ops;
 mod runs;
 mod sampling;
 mod selection;
-#[cfg(feature = "train")]
-mod ssd;
 mod support;
 #[cfg(feature = "train")]
 mod training;

@@ -15,10 +15,11 @@ mod tests;
 use candle_core::{DType, Device, Tensor};
 
 use self::plan::Plan;
+use super::support::activate::{activate, is_apart};
 use super::support::activation::{Activation, GradientReads};
 use super::support::autograd::{Backward, record};
 use super::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use super::support::cpu::elementwise::{activate, is_apart, through_activation};
+use super::support::cpu::elementwise::through_activation;
 use super::support::filled_rows::FilledRows;
 use crate::error::Result;
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
+use super::support::activate::{activate, is_apart};
 use super::support::activation::Activation;
 use super::support::check::{
     argument, for_cpu_dtypes, unsupported, with_optional_slice, with_slice,
 };
 use super::support::cpu::element::{Element, Values};
-use super::support::cpu::elementwise::{activate, is_apart};
 use super::support::cpu::product::Epilogue;
 use super::support::isa::Isa;
 use crate::error::Result;

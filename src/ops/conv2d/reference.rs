@@ -46,7 +46,7 @@ pub(super) fn conv2d_exact(
     for n in 0..batch {
         for y in 0..out_height {
             for x in 0..out_width {
-                for (o, bias) in bias.iter().enumerate() {
+                for (o, bias) in bias.iter().enumerate().take(outputs) {
                     let mut sum = *bias;
                     let first = o / (outputs / groups) * group_inputs;
                     if let Some(residual) = residual {

@@ -10,10 +10,11 @@ use super::cuda;
 use super::sizes::Sizes;
 use super::{Conv2dParams, OP, PreparedConv2d, Weights};
 use crate::error::Result;
+use crate::ops::support::activate::{activate, is_apart};
 use crate::ops::support::activation::{Activation, GradientReads};
 use crate::ops::support::autograd::{Backward, record};
 use crate::ops::support::check::{argument, unsupported, with_optional_slice, with_slice};
-use crate::ops::support::cpu::elementwise::{activate, is_apart, scale_rows, through_activation};
+use crate::ops::support::cpu::elementwise::{scale_rows, through_activation};
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 

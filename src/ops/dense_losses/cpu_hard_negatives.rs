@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::cpu::Given;
+use super::given::Given;
 use crate::ops::support::matches::Match;
 use crate::ops::support::order::descending_key;
 

@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::evaluate::Compared;
+use super::compared::Compared;
 use super::{BoxCost, Loss, Normalization};
 use crate::error::Result;
 use crate::ops::support::box_coding::BoxCoding;

@@ -4,12 +4,14 @@
 //! as [`Normalization`] says. Costs are added up in f64 and in an order of their own, so that a sum does not depend on who
 //! comes first. Where nothing is learned, nothing is looked at; a prediction that is NaN shows.
 
+mod compared;
 mod cpu;
 mod cpu_focal;
 mod cpu_hard_negatives;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod evaluate;
+mod given;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use super::support::box_coding::BoxCoding;
 use super::support::check::argument;
 use super::support::levels::Levels;
 use crate::error::{Error, Result};
-use evaluate::Compared;
+use compared::Compared;
 
 /// Weight of the focal loss where the target is 1, and one less it where it is 0: the reference's.
 pub const FOCAL_ALPHA: f32 = 0.25;

@@ -98,7 +98,7 @@ impl Reference {
         let joined = self.get(&format!("{name}/{predictions}"));
         let (value, gradient) =
             differentiate(joined, &self.lengths(of), &|levels| run(levels, anchors, truth));
-        let expected = values(self.get(&format!("{name}/{loss}")))[0];
+        let expected = values(self.get(&format!("{name}/loss.{loss}")))[0];
         assert!((value - expected).abs() <= 2e-6 * expected, "{name} {loss}: {value} {expected}");
         let expected = values(self.get(&format!("{name}/{predictions}.grad")));
         let largest = expected.iter().fold(0f32, |largest, v| largest.max(v.abs()));

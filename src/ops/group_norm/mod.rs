@@ -13,11 +13,12 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
 use self::plan::Plan;
+use super::support::activate::{activate, is_apart};
 use super::support::activation::{Activation, GradientReads};
 use super::support::autograd::{Backward, record};
 use super::support::check::{argument, unsupported, with_slice};
 use super::support::cpu::element::Element;
-use super::support::cpu::elementwise::{activate, is_apart, through_activation};
+use super::support::cpu::elementwise::through_activation;
 use crate::error::Result;
 
 const OP: &str = "group_norm";

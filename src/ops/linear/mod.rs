@@ -16,10 +16,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
+use super::support::activate::{activate, is_apart};
 use super::support::activation::Activation;
 use super::support::check::{argument, for_cpu_dtypes, unsupported, with_slice};
 use super::support::cpu::element::Element;
-use super::support::cpu::elementwise::{activate, is_apart};
 use super::support::cpu::matrix::PackedMatrix;
 use super::support::isa::Isa;
 use crate::error::Result;

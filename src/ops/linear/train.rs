@@ -8,12 +8,13 @@ use super::{OP, PreparedLinear, Weights, cpu};
 #[cfg(feature = "cuda")]
 use super::{cuda, cuda_backward};
 use crate::error::Result;
+use crate::ops::support::activate::{activate, is_apart};
 use crate::ops::support::activation::{Activation, GradientReads};
 use crate::ops::support::autograd::{Backward, record};
 #[cfg(feature = "cuda")]
 use crate::ops::support::check::argument;
 use crate::ops::support::check::{unsupported, with_slice};
-use crate::ops::support::cpu::elementwise::{activate, is_apart, through_activation};
+use crate::ops::support::cpu::elementwise::through_activation;
 use crate::ops::support::cpu::outer::column_sums;
 use crate::ops::support::isa::Isa;
 

@@ -1,5 +1,6 @@
 //! What all ops share. Ops don't call ops; a formula that two of them need has its one home here.
 
+pub(crate) mod activate;
 pub(crate) mod activation;
 pub(crate) mod autograd;
 pub(crate) mod box_coding;

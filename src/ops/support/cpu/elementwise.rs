@@ -1,16 +1,15 @@
 //! Passes over whole tensors, on all threads.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use super::memory::Output;
 use crate::error::Result;
-use crate::ops::support::activation::{Activation, GradientReads};
-use crate::ops::support::autograd::{Backward, record};
-use crate::ops::support::check::{argument, unsupported, with_slice};
+use crate::ops::support::activation::Activation;
+use crate::ops::support::check::{unsupported, with_slice};
 
 /// Values that a task works on.
-const CHUNK: usize = 1 << 15;
+pub(crate) const CHUNK: usize = 1 << 15;
 
 /// `a + b` of contiguous tensors of one shape.
 pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -56,50 +55,6 @@ pub(crate) fn through_activation(
             map2_on_cpu(known, gradient, |x, g| Activation::HardSwish.back(x, g))
         }
     }
-}
-
-/// An activation as a step of its own, with its gradient; keeps `input`, which is f32. For activations whose gradient reads
-/// what they are applied to, where gradients are tracked.
-pub(crate) fn activate(op: &'static str, input: &Tensor, activation: Activation) -> Result<Tensor> {
-    argument(op, "input of the activation", input).dtype(DType::F32)?;
-    let output = match input.device() {
-        Device::Cpu => {
-            let values = with_slice::<f32, _>(input, |values| {
-                let mut out = values.to_vec();
-                out.par_chunks_mut(CHUNK).for_each(|values| activation.apply_to_all(values));
-                out
-            })?;
-            Tensor::from_vec(values, input.shape(), &Device::Cpu)?
-        }
-        #[cfg(feature = "cuda")]
-        Device::Cuda(_) => crate::ops::support::cuda::activate(activation, input)?,
-        other => return Err(unsupported(op, other)),
-    };
-    record(op, &[input], output, || {
-        Ok(ActivationBackward { input: input.detach().contiguous()?, activation })
-    })
-}
-
-struct ActivationBackward {
-    input: Tensor,
-    activation: Activation,
-}
-
-impl Backward for ActivationBackward {
-    fn backward(
-        &self,
-        _: Option<&Tensor>,
-        gradient: &Tensor,
-        _: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(through_activation(self.activation, Some(&self.input), gradient)?)])
-    }
-}
-
-/// Whether an op has to leave its activation to [`activate`].
-pub(crate) fn is_apart(activation: Activation, inputs: &[&Tensor]) -> bool {
-    activation.gradient_reads() == GradientReads::Input
-        && inputs.iter().any(|input| input.track_op())
 }
 
 /// Combines two tensors: on the CPU with `on_cpu`, elsewhere with candle's ops.

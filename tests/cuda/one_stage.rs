@@ -1,4 +1,4 @@
-//! SSD and SSDLite on CUDA: detections as on the CPU, losses and gradients as torchvision's, and what a pass copies.
+//! One-stage detectors on CUDA: detections as on the CPU, losses and gradients as torchvision's, and what a pass copies.
 
 use super::common::narrow::Steps;
 use super::counters::{Counts, alone, count};
@@ -6,10 +6,10 @@ use super::support::cuda;
 use super::whole_model::{assert_budget, compare, tiny};
 use candle_detection::train::RandomSampler;
 
-const NAMES: [&str; 2] = ["tiny_ssd", "tiny_ssdlite"];
+const NAMES: [&str; 4] = ["tiny_retinanet", "tiny_retinanet_v2", "tiny_ssd", "tiny_ssdlite"];
 
 #[test]
-fn detections_of_ssd_are_the_same() {
+fn detections_of_one_stage_are_the_same() {
     let _alone = alone();
     for name in NAMES {
         compare(name);
@@ -17,7 +17,7 @@ fn detections_of_ssd_are_the_same() {
 }
 
 #[test]
-fn a_pass_of_ssd_makes_one_upload_and_one_download() {
+fn a_pass_of_one_stage_makes_one_upload_and_one_download() {
     let _alone = alone();
     for name in NAMES {
         let images = super::common::Fixture::load(name).images();
@@ -26,7 +26,7 @@ fn a_pass_of_ssd_makes_one_upload_and_one_download() {
 }
 
 #[test]
-fn steps_of_ssd_are_torchvisions() {
+fn steps_of_one_stage_are_torchvisions() {
     let _alone = alone();
     for name in NAMES {
         let steps = Steps::of(name);
@@ -38,7 +38,7 @@ fn steps_of_ssd_are_torchvisions() {
 
 /// The pixels of all images, and what they show, are all that is copied.
 #[test]
-fn a_step_of_ssd_makes_two_uploads() {
+fn a_step_of_one_stage_makes_two_uploads() {
     let _alone = alone();
     for name in NAMES {
         let steps = Steps::of(name);
