@@ -98,7 +98,6 @@ pub struct FeaturePyramid {
 }
 
 /// What makes the extra levels.
-#[expect(clippy::large_enum_variant, reason = "a pyramid has one of them")]
 enum Extra {
     MaxPool,
     /// `p6` and `p7`.
