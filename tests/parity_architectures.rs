@@ -5,21 +5,14 @@ mod common;
 use candle_core::{Device, Tensor};
 use candle_detection::structures::{Detections, FeatureMaps, ImageBatch};
 use candle_detection::transform;
-use common::{Fixture, channels_last, fixtures, largest_difference, largest_value, values};
+use common::{
+    Fixture, channels_last, fixtures, largest_difference, largest_value, tolerance, values,
+};
 
 /// Features: difference relative to the largest value.
 const FEATURES: f32 = 1e-4;
 /// Scores: relative difference.
 const SCORES: f32 = 1e-4;
-/// What the reference's own results change, relatively, when all weights are perturbed by three parts in ten million, which
-/// is what rounding amounts to, where that is more than the tolerance: fifty layers add up, and levels of one cell have
-/// running variances near zero, by which norms divide.
-const NOISE: [(&str, &str, f32); 4] = [
-    ("tiny_r50_v2", "scores", 6.6e-4),
-    ("tiny_mobilenet", "scores", 4.4e-4),
-    ("tiny_ssdlite", "features.4", 2.8e-4),
-    ("tiny_ssdlite", "features.5", 2.3e-3),
-];
 /// Boxes, in pixels of the image.
 const BOX_PIXELS: f32 = 0.01;
 /// Keypoints, in pixels of the image.
@@ -73,12 +66,6 @@ fn compare(name: &str) {
     for (image, detections) in found.iter().enumerate() {
         compare_detections(name, &fixture, detections, image);
     }
-}
-
-/// A tolerance, or the noise of what is compared.
-fn tolerance(name: &str, what: &str, tolerance: f32) -> f32 {
-    let noise = NOISE.iter().find(|(model, part, _)| (*model, *part) == (name, what));
-    noise.map_or(tolerance, |(.., noise)| *noise)
 }
 
 /// What goes into the network.

@@ -9,7 +9,9 @@ use candle_detection::structures::{BoxXyxy, FeatureMaps, ImageBatch, Target};
 use candle_detection::train::{Batch, Freezing, Gradients, Losses, Network, RandomSampler};
 use candle_detection::{Detector, ImageInput, transform};
 
-use super::{Fixture, channels_last, fixtures, largest_difference, largest_value, values};
+use super::{
+    Fixture, channels_last, fixtures, largest_difference, largest_value, tolerance, values,
+};
 
 /// Features and logits: difference relative to the largest value.
 const RELATIVE: f32 = 1e-4;
@@ -46,7 +48,8 @@ impl Stages {
         let features = detector.network().backbone.forward(&batch.pixels).unwrap();
         for (level, found) in features.levels.iter().enumerate() {
             let key = format!("features.{level}");
-            assert_near(found, &channels_last(&fixture.tensor(&key)), &key);
+            let relative = tolerance(name, &key, RELATIVE);
+            assert_within(found, &channels_last(&fixture.tensor(&key)), &key, relative);
         }
         assert!(!fixture.has(&format!("features.{}", features.levels.len())));
         Self { fixture, detector, batch, features }
@@ -84,9 +87,14 @@ impl Stages {
 
 #[track_caller]
 pub fn assert_near(found: &Tensor, expected: &Tensor, stage: &str) {
+    assert_within(found, expected, stage, RELATIVE);
+}
+
+#[track_caller]
+fn assert_within(found: &Tensor, expected: &Tensor, stage: &str, relative: f32) {
     assert_eq!(found.dims(), expected.dims(), "{stage}");
     let (difference, largest) = (largest_difference(found, expected), largest_value(expected));
-    let limit = RELATIVE * largest;
+    let limit = relative * largest;
     assert!(difference <= limit, "{stage} differs by {difference}, its largest value is {largest}");
 }
 
