@@ -11,8 +11,6 @@ mod counters;
 mod dense_losses;
 mod dense_ops;
 mod detection_ops;
-#[cfg(feature = "train")]
-mod fcos;
 mod gradients;
 mod instance_norms;
 mod keypoints;

@@ -6,7 +6,8 @@ use super::support::cuda;
 use super::whole_model::{assert_budget, compare, tiny};
 use candle_detection::train::RandomSampler;
 
-const NAMES: [&str; 4] = ["tiny_retinanet", "tiny_retinanet_v2", "tiny_ssd", "tiny_ssdlite"];
+const NAMES: [&str; 5] =
+    ["tiny_retinanet", "tiny_retinanet_v2", "tiny_fcos", "tiny_ssd", "tiny_ssdlite"];
 
 #[test]
 fn detections_of_one_stage_are_the_same() {
