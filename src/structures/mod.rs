@@ -10,7 +10,6 @@ mod features;
 mod image;
 mod keypoints;
 mod mask;
-#[cfg(feature = "train")]
 mod samples;
 mod slots;
 mod target;
@@ -23,7 +22,6 @@ pub use features::{FeatureLevel, FeatureMaps};
 pub use image::{BatchGeometry, ImageBatch, ImageGeometry, ImageSize};
 pub use keypoints::{COCO_SKELETON, Keypoint, TargetKeypoint, Visibility};
 pub use mask::{Mask, MaskRegion, Polygon, PolygonKind, Rle};
-#[cfg(feature = "train")]
 pub(crate) use samples::{SlotRows, trim_samples};
 pub use slots::{DetectionBatch, Instances, Proposals};
 pub use target::{KeypointUse, MaskUse, Target, TargetNeeds};
